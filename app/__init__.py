@@ -1,0 +1,1 @@
+"""What runs for a user: search, explanations, galleries and the page. Never imports torch."""

@@ -1,0 +1,322 @@
+"""The page: a caption finds photos, a photo finds captions and photos, a result shows why."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+import gradio as gr
+import numpy as np
+
+from app.explanation import EncodedPhoto, encode_photo
+from app.retrieval import Found, Match, Retriever, Timing
+from app.views import (
+    attention_top,
+    caption_rows,
+    credit_of,
+    gallery_lens,
+    lens,
+    photo_tiles,
+    status_line,
+)
+from matching.image import PhotoError, open_photo
+from matching.text import CaptionError
+
+EXAMPLES = [
+    "a dog running through the snow",
+    "a red flower with water drops",
+    "boats on a lake in front of mountains",
+    "a city skyline at night",
+    "a plate of food on a table",
+    "a bird sitting on a branch",
+]
+_STATIC = Path(__file__).parent / "static"
+_CSS = """
+.gradio-container { max-width: 1240px !important; margin: 0 auto !important; }
+#title h1 { margin-bottom: 0; }
+#photos .caption-label, #similar .caption-label { font-variant-numeric: tabular-nums; }
+@media (max-width: 640px) { .gradio-container { padding: 8px !important; } }
+"""
+
+
+@dataclass(frozen=True)
+class CaptionSearch:
+    """A search by caption, kept so that any of its results can be looked into."""
+
+    text: str
+    matches: list[Match]
+    top: float  # end of the colour range
+
+
+@dataclass(frozen=True)
+class PhotoSearch:
+    """A search by photo, likewise."""
+
+    path: str
+    photo: EncodedPhoto
+    matches: list[Match]
+    top: float
+
+
+class Handlers:
+    """What happens on the page's events."""
+
+    def __init__(self, retriever: Retriever):
+        self._retriever = retriever
+        self._engine = retriever.engine
+
+    def find_photos(self, text: str, count: float) -> tuple:
+        try:
+            found = self._retriever.find_photos(text, int(count))
+        except CaptionError as error:
+            raise gr.Error(_sentence(error), title="No search", print_exception=False) from None
+        photos = np.array([m.photo for m in found.matches])
+        top = attention_top(self._engine, self._retriever.gallery.sides(photos), [text])
+        search = CaptionSearch(text, found.matches, top)
+        first = gallery_lens(self._retriever, found.matches[0], text, top)
+        return (
+            gr.Gallery(photo_tiles(found), selected_index=None),
+            status_line(found, self._engine, "photos"),
+            search,
+            first,
+        )
+
+    def choose_photo(self, search: CaptionSearch | None, event: gr.SelectData) -> dict:
+        if search is None or not isinstance(event.index, int):
+            raise gr.Error("Search first, then choose a result.", print_exception=False)
+        if not 0 <= event.index < len(search.matches):
+            raise gr.Error(f"There is no result {event.index + 1}.", print_exception=False)
+        return gallery_lens(self._retriever, search.matches[event.index], search.text, search.top)
+
+    def find_captions(self, path: str | None) -> tuple:
+        if path is None:
+            return [], gr.Gallery([]), "", None, None
+        timing = Timing()
+        try:
+            with timing.measure("decoding"):
+                picture = open_photo(Path(path))
+        except PhotoError as error:
+            raise gr.Error(_sentence(error), title="No search", print_exception=False) from None
+        with timing.measure("image encoder"):
+            photo = encode_photo(self._engine, picture)
+        captions = self._retriever.find_captions(photo, 10)
+        similar = self._retriever.find_similar(photo, 8)
+        timing.milliseconds |= captions.timing.milliseconds
+        status = status_line(
+            Found(captions.matches, timing, captions.note),
+            self._engine,
+            "captions",
+        )
+        if not captions.matches:
+            return [], gr.Gallery(photo_tiles(similar)), status, None, None
+        texts = [m.caption for m in captions.matches]
+        top = attention_top(self._engine, photo.side[None], texts)
+        search = PhotoSearch(path, photo, captions.matches, top)
+        return (
+            caption_rows(captions),
+            gr.Gallery(photo_tiles(similar), selected_index=None),
+            status,
+            search,
+            self._caption_lens(search, 0),
+        )
+
+    def choose_caption(self, search: PhotoSearch | None, event: gr.EventData) -> dict:
+        index = event.index
+        if search is None or not isinstance(index, int) or not 0 <= index < len(search.matches):
+            raise gr.Error("Upload a photo first, then choose a caption.", print_exception=False)
+        return self._caption_lens(search, index)
+
+    def _caption_lens(self, search: PhotoSearch, index: int) -> dict:
+        match = search.matches[index]
+        heading = f"Caption {match.rank}: stage 1 had it at {match.stage1_rank}"
+        return lens(
+            self._engine,
+            search.photo,
+            open_photo(Path(search.path)),
+            match.caption,
+            search.top,
+            heading,
+            "Your photo; it is not kept longer than a day.",
+        )
+
+
+def _sentence(error: Exception) -> str:
+    text = str(error)
+    return text[:1].upper() + text[1:] + ("" if text.endswith(".") else ".")
+
+
+def _component(name: str, elem_id: str, **arguments: object) -> gr.HTML:
+    return gr.HTML(
+        html_template=f'<div class="{name}"></div>',
+        css_template=(_STATIC / f"{name}.css").read_text("utf-8"),
+        js_on_load=(_STATIC / f"{name}.js").read_text("utf-8"),
+        elem_id=elem_id,
+        **arguments,
+    )
+
+
+def make_page(retriever: Retriever) -> gr.Blocks:
+    handlers = Handlers(retriever)
+    gallery = retriever.gallery
+    with gr.Blocks(title="CampLens", delete_cache=(3600, 86400)) as page:
+        gr.Markdown(
+            "# CampLens\nType a caption or upload a photo; see what matches in "
+            f"{len(gallery.items):,} photos, **and why**.",
+            elem_id="title",
+        )
+        with gr.Row():
+            with gr.Column(scale=6, min_width=320):
+                with gr.Tab("Find photos"):
+                    photo_parts = _photo_tab()
+                with gr.Tab("Find captions"):
+                    caption_parts = _caption_tab()
+            with gr.Column(scale=5, min_width=320):
+                why = _component("lens", "why")
+        _wire_photos(handlers, photo_parts, why)
+        _wire_captions(handlers, caption_parts, why)
+        _credits(retriever)
+    return page
+
+
+def _photo_tab() -> dict:
+    with gr.Row():
+        caption = gr.Textbox(
+            label="Caption",
+            placeholder="what the photo should show",
+            lines=1,
+            max_lines=3,
+            scale=5,
+            autofocus=True,
+            elem_id="caption",
+        )
+        button = gr.Button("Search", variant="primary", scale=1, min_width=90, elem_id="search")
+    count = gr.Slider(4, 40, value=12, step=4, label="Results", visible=True, elem_id="count")
+    examples = gr.Dataset(
+        components=[caption],
+        samples=[[text] for text in EXAMPLES],
+        label="Examples",
+        elem_id="examples",
+    )
+    status = gr.Markdown(elem_id="status")
+    photos = gr.Gallery(
+        label="Photos, best first",
+        columns=[2, 3, 4],
+        allow_preview=False,
+        object_fit="cover",
+        height="auto",
+        elem_id="photos",
+        show_label=False,
+        buttons=[],
+    )
+    search = gr.State(None)
+    return locals()
+
+
+def _caption_tab() -> dict:
+    upload = gr.Image(
+        label="Your photo",
+        type="filepath",
+        image_mode=None,
+        sources=["upload", "clipboard"],
+        height=220,
+        elem_id="upload",
+    )
+    status = gr.Markdown(elem_id="caption-status")
+    captions = _component("captions", "captions")
+    similar = gr.Gallery(
+        label="Similar photos (stage 1)",
+        columns=[2, 3, 4],
+        allow_preview=False,
+        object_fit="cover",
+        height="auto",
+        elem_id="similar",
+        buttons=[],
+    )
+    search = gr.State(None)
+    return locals()
+
+
+def _wire_photos(handlers: Handlers, parts: dict, why: gr.HTML) -> None:
+    outputs = [parts["photos"], parts["status"], parts["search"], why]
+    inputs = [parts["caption"], parts["count"]]
+    gr.on(
+        [parts["caption"].submit, parts["button"].click],
+        handlers.find_photos,
+        inputs,
+        outputs,
+        trigger_mode="always_last",
+        api_name="find_photos",
+        show_progress="minimal",
+    )
+    parts["count"].release(
+        lambda text, count: handlers.find_photos(text, count) if text.strip() else [gr.skip()] * 4,
+        inputs,
+        outputs,
+        trigger_mode="always_last",
+        api_name=False,
+    )
+    parts["examples"].click(
+        lambda sample: sample[0],
+        parts["examples"],
+        parts["caption"],
+        api_name=False,
+    ).then(handlers.find_photos, inputs, outputs, api_name=False, show_progress="minimal")
+    parts["photos"].select(
+        handlers.choose_photo,
+        parts["search"],
+        why,
+        api_name=False,
+        show_progress="hidden",
+    )
+
+
+def _wire_captions(handlers: Handlers, parts: dict, why: gr.HTML) -> None:
+    parts["upload"].change(
+        handlers.find_captions,
+        parts["upload"],
+        [parts["captions"], parts["similar"], parts["status"], parts["search"], why],
+        trigger_mode="always_last",
+        api_name="find_captions",
+        show_progress="minimal",
+    )
+    parts["captions"].select(
+        handlers.choose_caption,
+        parts["search"],
+        why,
+        api_name=False,
+        show_progress="hidden",
+    )
+
+
+def _credits(retriever: Retriever) -> None:
+    items = retriever.gallery.items
+    licences = Counter(item.licence or "not stated" for item in items)
+    listed = " · ".join(f"{name} ({count})" for name, count in licences.most_common())
+    with gr.Accordion("Photos, authors and licences", open=False):
+        gr.Markdown(listed)
+        gr.Dataframe(
+            [[credit_of(item)] for item in items],
+            headers=["Credit"],
+            interactive=False,
+            max_height=320,
+            wrap=True,
+        )
+    gr.Markdown(f"Engine: {retriever.engine.name} · model {retriever.engine.sha256[:12]}")
+
+
+def launch_page(retriever: Retriever, host: str, port: int) -> None:
+    """Warms up, serves the page and waits."""
+    handlers = Handlers(retriever)
+    handlers.find_photos(EXAMPLES[0], 12)  # the first run of a graph is slow: not a person's
+    make_page(retriever).queue(max_size=64).launch(
+        server_name=host,
+        server_port=port,
+        css=_CSS,
+        theme=gr.themes.Soft(primary_hue="purple"),
+        allowed_paths=[str(retriever.gallery.folder.resolve())],
+        max_file_size="20mb",
+        show_error=False,
+        footer_links=[],
+        run_history=False,
+    )

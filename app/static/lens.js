@@ -1,0 +1,136 @@
+// Draws one pair: the photo with a map over it, the caption with each word shaded by its gate.
+// All maps are in the value, so pointing at a word needs no trip to the server. Text from outside
+// only ever becomes textContent.
+
+const COLOURS = [[13, 8, 135], [126, 3, 168], [204, 71, 120], [248, 149, 64], [240, 249, 33]];
+
+function colour(share) {
+  const place = Math.min(Math.max(share, 0), 1) * (COLOURS.length - 1);
+  const lower = Math.min(Math.floor(place), COLOURS.length - 2);
+  return COLOURS[lower].map((c, i) => c + (COLOURS[lower + 1][i] - c) * (place - lower));
+}
+
+function make(kind, className, text) {
+  const node = document.createElement(kind);
+  if (className) node.className = className;
+  if (text !== undefined) node.textContent = text;
+  return node;
+}
+
+function render() {
+  const value = props.value;
+  const root = element.querySelector(".lens") || element;
+  root.replaceChildren();
+  if (!value || !value.words) {
+    root.append(make("p", "lens-empty", "Search, then choose a result to see why it matched."));
+    return;
+  }
+
+  const stage = make("div", "lens-stage");
+  const photo = make("img");
+  photo.alt = "The photo of the chosen result";
+  photo.src = value.photo;
+  const canvas = make("canvas");
+  canvas.setAttribute("aria-hidden", "true");
+  stage.append(photo, canvas);
+
+  const caption = make("p", "lens-caption");
+  const modes = make("div", "lens-modes");
+  const label = make("span", "lens-label");
+  const bar = make("div", "lens-bar");
+  const barEnds = make("div", "lens-ends");
+  const least = make("span", "", "0");
+  const most = make("span");
+  barEnds.append(least, label, most);
+  const stops = COLOURS.map((c) => `rgb(${c.join(",")})`).join(",");
+  bar.style.background = `linear-gradient(to right, ${stops})`;
+
+  let opacity = 0.6;
+  let shown = null;
+
+  function draw() {
+    const context = canvas.getContext("2d");
+    const size = 8;
+    const scale = 32;
+    canvas.width = canvas.height = size * scale;
+    context.clearRect(0, 0, canvas.width, canvas.height);
+    if (!shown.map) return;
+    const small = document.createElement("canvas");
+    small.width = small.height = size;
+    const pixels = small.getContext("2d").createImageData(size, size);
+    shown.map.flat().forEach((v, i) => {
+      pixels.data.set([...colour(v / shown.top), 255], 4 * i);
+    });
+    small.getContext("2d").putImageData(pixels, 0, 0);
+    context.imageSmoothingEnabled = true;
+    context.imageSmoothingQuality = "high";
+    context.drawImage(small, 0, 0, canvas.width, canvas.height);
+    canvas.style.opacity = opacity;
+  }
+
+  function show(next) {
+    shown = next;
+    label.textContent = next.label;
+    most.textContent = next.map ? next.top.toFixed(2) : "";
+    least.textContent = next.map ? "0" : "";
+    bar.style.visibility = next.map ? "visible" : "hidden";
+    canvas.dataset.shown = next.label;
+    root.querySelectorAll(".chosen").forEach((n) => n.classList.remove("chosen"));
+    next.node.classList.add("chosen");
+    draw();
+  }
+
+  function option(text, map, top, note) {
+    const button = make("button", "", text);
+    button.type = "button";
+    const view = { label: note, map, top, node: button };
+    button.addEventListener("click", () => show(view));
+    modes.append(button);
+    return view;
+  }
+
+  const whole = option("Whole caption", value.whole, value.top, "attention, largest of all words");
+  option("Region gates", value.regions, 1, "region gates: how much each region takes part");
+  option("Photo", null, 1, "the photo alone");
+
+  let at = 0;
+  value.words.forEach((word) => {
+    caption.append(document.createTextNode(value.caption.slice(at, word.start)));
+    const text = value.caption.slice(word.start, word.end);
+    const node = make("button", "lens-word", text);
+    node.type = "button";
+    node.style.setProperty("--gate", word.gate);
+    node.title = `gate ${word.gate.toFixed(2)}`;
+    const view = { label: `attention of “${text}”, gate ${word.gate.toFixed(2)}`, map: word.map,
+                   top: value.top, node };
+    for (const name of ["pointerenter", "focus", "click"]) {
+      node.addEventListener(name, () => show(view));
+    }
+    caption.append(node);
+    at = word.end;
+  });
+  caption.append(document.createTextNode(value.caption.slice(at)));
+
+  const slider = make("input");
+  slider.type = "range";
+  slider.min = 0;
+  slider.max = 1;
+  slider.step = 0.05;
+  slider.value = opacity;
+  slider.setAttribute("aria-label", "Opacity of the map");
+  slider.addEventListener("input", () => { opacity = Number(slider.value); draw(); });
+  const strength = make("label", "lens-strength", "Opacity ");
+  strength.append(slider);
+  modes.append(strength);
+
+  root.append(
+    make("h3", "lens-heading", value.heading), stage, bar, barEnds, caption,
+    make("p", "lens-hint", "Point at a word to see where it looks. The darker a word, the more open "
+      + "its gate. Attention shows what the model read, not a proof of why."),
+    modes, make("p", "lens-numbers", value.numbers), make("p", "lens-credit", value.credit),
+  );
+  show(whole);
+}
+
+render();
+watch("value", render);

@@ -1,0 +1,135 @@
+"""What the page shows of a result, as plain values: no Gradio, no HTML."""
+
+from __future__ import annotations
+
+import base64
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from app.explanation import EncodedPhoto, cell_map, explain
+from app.gallery_folder import Item
+from app.retrieval import Found, Match, Retriever
+from matching.encoded import pad_captions
+from matching.engine import Engine
+from matching.image import open_photo
+
+_PHOTO_SIDE = 640
+
+
+def likeliness(match: Match) -> str:
+    """The number under a result."""
+    if match.probability is None:
+        return f"cosine {match.score:.2f}"
+    return f"{100 * match.probability:.0f} %" if match.probability >= 0.01 else "< 1 %"
+
+
+def photo_tiles(found: Found) -> list[tuple[str, str]]:
+    """Path and label of each photo, for a gallery of photos."""
+    return [(m.path, f"{m.rank} · {likeliness(m)} · score {m.score:.2f}") for m in found.matches]
+
+
+def caption_rows(found: Found) -> list[dict[str, Any]]:
+    return [
+        {"rank": m.rank, "caption": m.caption, "likely": likeliness(m), "score": f"{m.score:.2f}"}
+        for m in found.matches
+    ]
+
+
+def status_line(found: Found, engine: Engine, what: str) -> str:
+    """How long each stage took and on what engine; then what the person should know."""
+    total = sum(found.timing.milliseconds.values())
+    parts = [f"{len(found.matches)} {what} in **{total:.0f} ms** ({found.timing}) · {engine.name}"]
+    if found.note:
+        parts.append(f"**Note:** {found.note}")
+    return "  \n".join(parts)
+
+
+def attention_top(engine: Engine, photos: np.ndarray, texts: list[str]) -> float:
+    """The largest attention of all pairs of a query: the end of its one colour range."""
+    _, sides = engine.encode_captions([engine.captions.read(text) for text in texts])
+    captions, mask = pad_captions(sides)
+    attention = engine.score_grid(photos, captions, mask, ("word_attention",))[0]
+    return float(np.where(mask[None, :, :, None], attention, 0).max())
+
+
+def lens(
+    engine: Engine,
+    photo: EncodedPhoto,
+    picture: Image.Image,
+    text: str,
+    top: float,
+    heading: str,
+    credit: str,
+) -> dict[str, Any]:
+    """Everything that app/static/lens.js draws of one pair; no further trip to the server."""
+    explanation = explain(engine, photo, text)
+    return {
+        "heading": heading,
+        "photo": _data_url(picture),
+        "caption": explanation.caption.text[: explanation.caption.spans[-1][1] + 40],
+        "words": [
+            {"start": start, "end": end, "gate": round(float(gate), 4), "map": _cells(weights)}
+            for (start, end), gate, weights in zip(
+                explanation.caption.spans,
+                explanation.word_gates,
+                explanation.word_attention,
+                strict=True,
+            )
+        ],
+        "whole": _cells(explanation.word_attention.max(0)),
+        "regions": _cells(explanation.region_gates),
+        "top": round(top, 4),
+        "numbers": (
+            f"probability {100 * explanation.probability:.1f} % · score {explanation.score:.2f} = "
+            f"CAMP {explanation.logit:.2f} + {engine.ranking.stage1_weight:g} × "
+            f"stage 1 {explanation.stage1_score:.3f}"
+        ),
+        "credit": credit,
+    }
+
+
+def gallery_lens(
+    retriever: Retriever,
+    match: Match,
+    text: str,
+    top: float,
+) -> dict[str, Any]:
+    """The lens of a gallery photo with a caption."""
+    photo = retriever.gallery_photo(match.photo)
+    picture = open_photo(Path(match.path), match.id)
+    heading = f"Result {match.rank}: stage 1 had it at {match.stage1_rank}"
+    return lens(
+        retriever.engine,
+        photo,
+        picture,
+        text,
+        top,
+        heading,
+        credit_of(retriever.gallery.items[match.photo]),
+    )
+
+
+def credit_of(item: Item) -> str:
+    parts = [
+        f"Photo {item.id.rsplit('/', 1)[-1]}",
+        item.author and f"by {item.author}",
+        item.licence,
+        item.source,
+    ]
+    return ", ".join(part for part in parts if part)
+
+
+def _cells(values: np.ndarray) -> list[list[float]]:
+    return np.round(cell_map(values).astype(np.float64), 4).tolist()
+
+
+def _data_url(picture: Image.Image) -> str:
+    small = picture.copy()
+    small.thumbnail((_PHOTO_SIDE, _PHOTO_SIDE))
+    stream = io.BytesIO()
+    small.save(stream, "JPEG", quality=88)
+    return "data:image/jpeg;base64," + base64.b64encode(stream.getvalue()).decode("ascii")

@@ -1,0 +1,1 @@
+"""torch -> ONNX -> TensorRT, and the proof that they agree."""

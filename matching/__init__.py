@@ -1,0 +1,1 @@
+"""The models, their data, training and evaluation."""

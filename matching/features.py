@@ -1,0 +1,164 @@
+"""Features of the frozen backbones on disk: made once, memory-mapped by training and evaluation.
+
+A feature folder holds `dataset.json` (photos, splits, captions and what they were made from),
+`regions-00000.npy` ... (photos x R x channels, fp16) and `pieces-00000.npz` ... (hidden states of
+the WordPieces, fp16). A shard is written whole or not at all, so a killed run goes on where it was.
+"""
+
+from __future__ import annotations
+
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from matching.captions import CaptionedPhoto
+from matching.files import read_json, replacing, write_json
+
+FORMAT_VERSION = 1
+PHOTOS_PER_SHARD = 512  # about ten seconds of work and 52 MB
+CAPTIONS_PER_SHARD = 4096
+
+
+@dataclass(frozen=True)
+class DatasetDescription:
+    """What a feature folder was made from; features are only mixed if this is the same."""
+
+    captions_sha256: str
+    backbone_sha256: str
+    photos: list[CaptionedPhoto]
+
+    def write(self, folder: Path) -> None:
+        rows = [[p.file, p.split, list(p.captions)] for p in self.photos]
+        head = {"format_version": FORMAT_VERSION, "captions_sha256": self.captions_sha256}
+        write_json(
+            folder / "dataset.json",
+            {**head, "backbone_sha256": self.backbone_sha256, "photos": rows},
+        )
+
+    @staticmethod
+    def read(folder: Path) -> DatasetDescription:
+        document = read_json(folder / "dataset.json")
+        if document.get("format_version") != FORMAT_VERSION:
+            raise ValueError(
+                f"{folder}/dataset.json has format {document.get('format_version')}, expected "
+                f"{FORMAT_VERSION}: delete the folder and run python -m matching.prepare again",
+            )
+        photos = [CaptionedPhoto(f, s, tuple(c)) for f, s, c in document["photos"]]
+        return DatasetDescription(
+            document["captions_sha256"],
+            document["backbone_sha256"],
+            photos,
+        )
+
+
+def region_shard(folder: Path, index: int) -> Path:
+    return folder / f"regions-{index:05d}.npy"
+
+
+def piece_shard(folder: Path, index: int) -> Path:
+    return folder / f"pieces-{index:05d}.npz"
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """Hidden states of the WordPieces of some captions, one after another."""
+
+    hidden: np.ndarray  # (P, D) fp16
+    words: np.ndarray  # (P,) int8: the word of each piece, -1 for [CLS] and [SEP]
+    ends: np.ndarray  # (captions,) int64: where each caption ends
+
+    def write(self, path: Path) -> None:
+        with replacing(path) as temporary, temporary.open("wb") as stream:
+            np.savez(stream, hidden=self.hidden, words=self.words, ends=self.ends)
+
+
+def _load_pieces(path: Path) -> Pieces:
+    try:
+        with np.load(path) as arrays:
+            return Pieces(arrays["hidden"], arrays["words"], arrays["ends"])
+    except (FileNotFoundError, zipfile.BadZipFile, ValueError, KeyError) as error:
+        raise ValueError(
+            f"{path} cannot be read ({error}): run python -m matching.prepare again",
+        ) from None
+
+
+class Features:
+    """The features of one data set: regions by photo, hidden states by caption."""
+
+    def __init__(self, folder: Path):
+        description = DatasetDescription.read(folder)
+        self.folder = folder
+        self.backbone_sha256 = description.backbone_sha256
+        self.photos = description.photos
+        self.splits = np.array([p.split for p in self.photos])
+        counts = [len(p.captions) for p in self.photos]
+        self.caption_starts = np.concatenate([[0], np.cumsum(counts)])  # by photo, one more
+        self._regions = [self._open_regions(i) for i in range(-(-len(counts) // PHOTOS_PER_SHARD))]
+        shards = -(-self.num_captions // CAPTIONS_PER_SHARD)
+        self._pieces = [_load_pieces(piece_shard(folder, i)) for i in range(shards)]
+        self.piece_counts = np.concatenate([np.diff(p.ends, prepend=0) for p in self._pieces])
+
+    @property
+    def num_captions(self) -> int:
+        return int(self.caption_starts[-1])
+
+    @property
+    def region_shape(self) -> tuple[int, ...]:
+        return self._regions[0].shape[1:]
+
+    def _open_regions(self, index: int) -> np.ndarray:
+        path = region_shard(self.folder, index)
+        try:
+            return np.load(path, mmap_mode="r")
+        except (FileNotFoundError, ValueError) as error:
+            raise ValueError(
+                f"{path} cannot be read ({error}): run python -m matching.prepare again",
+            ) from None
+
+    def photos_of(self, split: str) -> np.ndarray:
+        """The photos of a split in file order."""
+        indices = np.flatnonzero(self.splits == split)
+        if not len(indices):
+            raise ValueError(f"{self.folder} has no photos of split {split!r}")
+        return indices
+
+    def regions(self, photos: np.ndarray) -> np.ndarray:
+        """(B, R, channels) fp16."""
+        return np.stack(
+            [self._regions[p // PHOTOS_PER_SHARD][p % PHOTOS_PER_SHARD] for p in photos.tolist()],
+        )
+
+    def captions_of(self, photo: int) -> np.ndarray:
+        return np.arange(self.caption_starts[photo], self.caption_starts[photo + 1])
+
+    def pieces(self, captions: np.ndarray) -> CaptionFeatures:
+        """Hidden states of captions, padded to the longest."""
+        parts = []
+        for caption in captions.tolist():
+            shard = self._pieces[caption // CAPTIONS_PER_SHARD]
+            row = caption % CAPTIONS_PER_SHARD
+            start = shard.ends[row - 1] if row else 0
+            parts.append(
+                (shard.hidden[start : shard.ends[row]], shard.words[start : shard.ends[row]])
+            )
+        length = max(len(words) for _, words in parts)
+        num_words = max(int(words.max()) + 1 for _, words in parts)
+        hidden = np.zeros((len(parts), length, parts[0][0].shape[1]), np.float16)
+        piece_mask = np.zeros((len(parts), length), bool)
+        word_pieces = np.zeros((len(parts), num_words, length), np.float32)
+        for row, (states, words) in enumerate(parts):
+            hidden[row, : len(words)] = states
+            piece_mask[row, : len(words)] = True
+            inside = np.flatnonzero(words >= 0)
+            word_pieces[row, words[inside], inside] = 1
+        word_pieces /= np.maximum(word_pieces.sum(-1, keepdims=True), 1)
+        return CaptionFeatures(hidden, piece_mask, word_pieces)
+
+
+@dataclass(frozen=True)
+class CaptionFeatures:
+    hidden: np.ndarray  # (B, L, D) fp16
+    piece_mask: np.ndarray  # (B, L) bool
+    word_pieces: np.ndarray  # (B, N, L) float32

@@ -1,0 +1,202 @@
+"""The loop that every system trains in: resumable after a kill at any moment, to the same result.
+
+All state lives in one safetensors file (weights, running mean of the weights, optimiser) with the
+step and the validation history in its metadata, so it is replaced whole. Randomness is seeded by
+(seed, step): nothing of it has to be saved.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from matching.files import replacing
+
+_SAVE_EVERY_SECONDS = 40  # a kill loses at most this and the step under way
+_PRINT_EVERY_SECONDS = 15
+log = logging.getLogger(__name__)
+
+
+class Recipe(Protocol):
+    """What a system brings to the loop."""
+
+    epochs: int
+    steps_an_epoch: int
+    model: nn.Module
+
+    def batches(self, epoch: int, first_step: int) -> Iterator[Any]: ...
+    def loss(self, batch: Any) -> Tensor: ...
+    def validate(self, model: nn.Module) -> dict[str, Any]: ...
+    def save_best(self, weights: dict[str, Tensor], validation: dict[str, Any]) -> None: ...
+
+
+@dataclass
+class Progress:
+    step: int = 0
+    best: float = -math.inf
+    history: list[dict[str, Any]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """AdamW with linear warm-up and cosine decay to zero."""
+
+    learning_rate: float
+    backbone_learning_rate: float
+    weight_decay: float
+    warmup: float
+    average_decay: float
+    seed: int
+
+    def factor(self, step: int, total: int) -> float:
+        warm = max(1, round(self.warmup * total))
+        if step < warm:
+            return (step + 1) / warm
+        return 0.5 * (1 + math.cos(math.pi * (step - warm) / max(1, total - warm)))
+
+
+class Trainer:
+    def __init__(
+        self, recipe: Recipe, schedule: Schedule, run_folder: Path, settings: dict[str, Any]
+    ):
+        self._recipe, self._schedule = recipe, schedule
+        self._path = run_folder / "state.safetensors"
+        self._settings = settings
+        self._total = recipe.epochs * recipe.steps_an_epoch
+        tuned = list(recipe.model.text.parameters())
+        known = {id(p) for p in tuned}
+        own = [p for p in recipe.model.parameters() if id(p) not in known]
+        self._optimiser = torch.optim.AdamW(
+            [
+                {"params": [p for p in own if p.ndim > 1], "peak": schedule.learning_rate},
+                {
+                    "params": [p for p in own if p.ndim < 2],
+                    "peak": schedule.learning_rate,
+                    "weight_decay": 0.0,
+                },
+                {"params": tuned, "peak": schedule.backbone_learning_rate},
+            ],
+            lr=schedule.learning_rate,
+            weight_decay=schedule.weight_decay,
+        )
+        self._average = {n: t.clone() for n, t in recipe.model.state_dict().items()}
+        self._progress = Progress()
+        if self._path.exists():
+            self._restore()
+
+    def run(self) -> list[dict[str, Any]]:
+        """Trains to the end and returns the validations, one an epoch."""
+        while self._progress.step < self._total:
+            epoch, first = divmod(self._progress.step, self._recipe.steps_an_epoch)
+            self._run_epoch(epoch, first)
+        return self._progress.history
+
+    def _run_epoch(self, epoch: int, first: int) -> None:
+        recipe, progress = self._recipe, self._progress
+        saved = printed = began = time.monotonic()
+        began_at = progress.step
+        for batch in recipe.batches(epoch, first):
+            loss = self._step(batch)
+            now = time.monotonic()
+            ends_epoch = progress.step % recipe.steps_an_epoch == 0
+            if now - printed > _PRINT_EVERY_SECONDS or ends_epoch:
+                printed = now
+                pace = (now - began) / (progress.step - began_at)
+                log.info(
+                    "epoch %d step %d of %d, loss %.4f, %.2f s a step, %.1f min left",
+                    epoch + 1,
+                    progress.step,
+                    self._total,
+                    loss,
+                    pace,
+                    pace * (self._total - progress.step) / 60,
+                )
+            if ends_epoch:
+                self._validate(epoch)
+            if now - saved > _SAVE_EVERY_SECONDS or ends_epoch:
+                self._save()
+                saved = time.monotonic()
+
+    def _step(self, batch: Any) -> float:
+        recipe, step = self._recipe, self._progress.step
+        torch.manual_seed(self._schedule.seed * 1_000_003 + step)
+        factor = self._schedule.factor(step, self._total)
+        for group in self._optimiser.param_groups:
+            group["lr"] = group["peak"] * factor
+        recipe.model.train()
+        loss = recipe.loss(batch)
+        self._optimiser.zero_grad(set_to_none=True)
+        loss.backward()
+        nn.utils.clip_grad_norm_(recipe.model.parameters(), 2.0)
+        self._optimiser.step()
+        self._progress.step += 1
+        # A young mean follows the weights closely; it reaches its decay after a while.
+        decay = min(self._schedule.average_decay, (1 + step) / (10 + step))
+        with torch.no_grad():
+            for name, tensor in recipe.model.state_dict().items():
+                self._average[name].lerp_(tensor, 1 - decay)
+        return loss.item()
+
+    def _validate(self, epoch: int) -> None:
+        recipe, progress = self._recipe, self._progress
+        trained = {n: t.clone() for n, t in recipe.model.state_dict().items()}
+        recipe.model.load_state_dict(self._average)
+        recipe.model.eval()
+        with torch.inference_mode():
+            validation = {"epoch": epoch + 1, **recipe.validate(recipe.model)}
+        recipe.model.load_state_dict(trained)
+        progress.history.append(validation)
+        log.info("validation %s", json.dumps(validation))
+        if validation["selection"] > progress.best:
+            progress.best = validation["selection"]
+            recipe.save_best(self._average, validation)
+
+    def _save(self) -> None:
+        tensors = {f"model.{n}": t for n, t in self._recipe.model.state_dict().items()}
+        tensors |= {f"average.{n}": t for n, t in self._average.items()}
+        for index, state in self._optimiser.state_dict()["state"].items():
+            tensors |= {f"optimiser.{index}.{n}": t for n, t in state.items()}
+        progress = {"step": self._progress.step, "best": self._progress.best}
+        document = {**progress, "history": self._progress.history, "settings": self._settings}
+        with replacing(self._path) as temporary:
+            metadata = {"progress": json.dumps(document)}
+            save_file({n: t.contiguous() for n, t in tensors.items()}, temporary, metadata)
+
+    def _restore(self) -> None:
+        tensors: dict[str, dict[str, Tensor]] = {"model": {}, "average": {}, "optimiser": {}}
+        try:
+            with safe_open(self._path, "pt") as stored:
+                document = json.loads(stored.metadata()["progress"])
+                for name in stored.keys():  # noqa: SIM118 (not a dict)
+                    part, rest = name.split(".", 1)
+                    tensors[part][rest] = stored.get_tensor(name)
+        except SafetensorError as error:
+            raise ValueError(
+                f"{self._path} is damaged ({error}): delete it to start anew"
+            ) from None
+        if document["settings"] != self._settings:
+            raise ValueError(
+                f"{self._path} was begun with other settings: {document['settings']}, now "
+                f"{self._settings}; give another --run or delete the folder",
+            )
+        self._recipe.model.load_state_dict(tensors["model"])
+        self._average = tensors["average"]
+        states: dict[int, dict[str, Tensor]] = {}
+        for name, tensor in tensors["optimiser"].items():
+            index, key = name.split(".", 1)
+            states.setdefault(int(index), {})[key] = tensor
+        groups = self._optimiser.state_dict()["param_groups"]
+        self._optimiser.load_state_dict({"state": states, "param_groups": groups})
+        self._progress = Progress(document["step"], document["best"], document["history"])
+        log.info("%s: going on at step %d", self._path, self._progress.step)
