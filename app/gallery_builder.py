@@ -15,6 +15,7 @@ from tqdm import tqdm
 from app.gallery_folder import PART_PHOTOS, GalleryError, Index, Item, Part
 from app.photo_folder import PhotoRecord, read_photo_folder
 from matching.engine import Engine
+from matching.files import replacing
 from matching.image import PhotoError, open_photo, photo_pixels
 
 LONGEST_SIDE = 640  # of the photos kept in a gallery: enough for the page
@@ -48,6 +49,8 @@ def add_photos(source: Path, folder: Path, engine: Engine) -> tuple[int, list[st
     back = {r.id for r in read_photo_folder(source)} & set(index.removed)
     index = replace(index, removed=tuple(i for i in index.removed if i not in back))
     index.write(folder)
+    for leftover in folder.glob(".part.*"):  # of a killed run
+        shutil.rmtree(leftover)
     added, problems = len(back), []
     bar = tqdm(total=len(fresh), desc="photos", unit="photo")
     for start in range(0, len(fresh), PART_PHOTOS):
@@ -69,7 +72,32 @@ def add_photos(source: Path, folder: Path, engine: Engine) -> tuple[int, list[st
         index.write(folder)
         added += len(part.items)
     bar.close()
+    _write_notice(folder, index)
     return added, problems
+
+
+def _write_notice(folder: Path, index: Index) -> None:
+    """NOTICE.md: author, licence and source of every photo that has them."""
+    items = [item for name in index.parts for item in Part.read(folder, name, index).items]
+    credited = [item for item in items if item.licence or item.author or item.source]
+    if not credited:
+        return
+    rows = [
+        f"| {item.id.rsplit('/', 1)[-1]} | {item.author or 'not stated'} | "
+        f"{item.licence or 'not stated'} | {item.source or 'not stated'} |"
+        for item in credited
+    ]
+    head = [
+        "# Photos of this gallery",
+        "",
+        "Each photo belongs to its author and is used under "
+        "the licence named here. Large photos were made smaller; nothing else was changed.",
+        "",
+        "| photo | author | licence | source |",
+        "|---|---|---|---|",
+    ]
+    with replacing(folder / "NOTICE.md") as temporary:
+        temporary.write_text("\n".join(head + rows) + "\n", "utf-8")
 
 
 def remove_photos(folder: Path, ids: list[str]) -> None:

@@ -36,8 +36,17 @@ _CSS = """
 .gradio-container { max-width: 1240px !important; margin: 0 auto !important; }
 #title h1 { margin-bottom: 0; }
 #photos .caption-label, #similar .caption-label { font-variant-numeric: tabular-nums; }
-@media (max-width: 640px) { .gradio-container { padding: 8px !important; } }
+@media (max-width: 640px) {
+  .gradio-container { padding: 8px !important; }
+  #photos .grid-container, #similar .grid-container {
+    grid-template-columns: repeat(2, minmax(0, 1fr)) !important;
+  }
+}
 """
+# On a phone the lens is below the results: bring it into view when a result is chosen.
+_SHOW_LENS = """() => {
+  if (window.innerWidth < 700) document.querySelector("#why").scrollIntoView({behavior: "smooth"});
+}"""
 
 
 @dataclass(frozen=True)
@@ -129,7 +138,7 @@ class Handlers:
 
     def _caption_lens(self, search: PhotoSearch, index: int) -> dict:
         match = search.matches[index]
-        heading = f"Caption {match.rank}: stage 1 had it at {match.stage1_rank}"
+        heading = f"Caption {match.rank}, number {match.stage1_rank} of stage 1"
         return lens(
             self._engine,
             search.photo,
@@ -191,7 +200,6 @@ def _photo_tab() -> dict:
             elem_id="caption",
         )
         button = gr.Button("Search", variant="primary", scale=1, min_width=90, elem_id="search")
-    count = gr.Slider(4, 40, value=12, step=4, label="Results", visible=True, elem_id="count")
     examples = gr.Dataset(
         components=[caption],
         samples=[[text] for text in EXAMPLES],
@@ -201,7 +209,7 @@ def _photo_tab() -> dict:
     status = gr.Markdown(elem_id="status")
     photos = gr.Gallery(
         label="Photos, best first",
-        columns=[2, 3, 4],
+        columns=4,
         allow_preview=False,
         object_fit="cover",
         height="auto",
@@ -209,6 +217,8 @@ def _photo_tab() -> dict:
         show_label=False,
         buttons=[],
     )
+    with gr.Accordion("Options", open=False):
+        count = gr.Slider(4, 40, value=12, step=4, label="Results", elem_id="count")
     search = gr.State(None)
     return locals()
 
@@ -226,7 +236,7 @@ def _caption_tab() -> dict:
     captions = _component("captions", "captions")
     similar = gr.Gallery(
         label="Similar photos (stage 1)",
-        columns=[2, 3, 4],
+        columns=4,
         allow_preview=False,
         object_fit="cover",
         height="auto",
@@ -268,7 +278,7 @@ def _wire_photos(handlers: Handlers, parts: dict, why: gr.HTML) -> None:
         why,
         api_name=False,
         show_progress="hidden",
-    )
+    ).then(None, js=_SHOW_LENS)
 
 
 def _wire_captions(handlers: Handlers, parts: dict, why: gr.HTML) -> None:
@@ -286,7 +296,7 @@ def _wire_captions(handlers: Handlers, parts: dict, why: gr.HTML) -> None:
         why,
         api_name=False,
         show_progress="hidden",
-    )
+    ).then(None, js=_SHOW_LENS)
 
 
 def _credits(retriever: Retriever) -> None:
@@ -313,7 +323,7 @@ def launch_page(retriever: Retriever, host: str, port: int) -> None:
         server_name=host,
         server_port=port,
         css=_CSS,
-        theme=gr.themes.Soft(primary_hue="purple"),
+        theme=gr.themes.Soft(primary_hue="purple", font=["system-ui", "sans-serif"]),
         allowed_paths=[str(retriever.gallery.folder.resolve())],
         max_file_size="20mb",
         show_error=False,

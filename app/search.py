@@ -34,7 +34,6 @@ def main(argv: list[str] | None = None) -> int:
     add_engine_flags(parser)
     arguments = parser.parse_args(argv)
     retriever = open_retriever(arguments)
-    print(f"engine: {retriever.engine.name}", file=sys.stderr)
     for number, found in _searches(arguments, retriever):
         if found.note:
             print(f"note: {found.note}", file=sys.stderr)
@@ -49,7 +48,7 @@ def main(argv: list[str] | None = None) -> int:
                     f"{query_number}{match.rank:3}  {match.score:8.3f}  {likely}{match.path}"
                     f"  {match.caption or ''}"
                 )
-        print(f"time: {found.timing}", file=sys.stderr)
+        print(f"{found.timing} on {retriever.engine.name}", file=sys.stderr)
     return 0
 
 

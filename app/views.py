@@ -101,7 +101,7 @@ def gallery_lens(
     """The lens of a gallery photo with a caption."""
     photo = retriever.gallery_photo(match.photo)
     picture = open_photo(Path(match.path), match.id)
-    heading = f"Result {match.rank}: stage 1 had it at {match.stage1_rank}"
+    heading = f"Result {match.rank}, number {match.stage1_rank} of stage 1"
     return lens(
         retriever.engine,
         photo,

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
+from matching.allocation import keep_freed_memory
 from matching.batches import TrainingSet
 from matching.checkpoint import Checkpoint, load_checkpoint
 from matching.command import run_command
@@ -142,5 +142,5 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    torch.set_flush_denormal(True)
+    keep_freed_memory()
     sys.exit(run_command(main))

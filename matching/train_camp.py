@@ -43,7 +43,7 @@ class CampRecipe:
     ) -> None:
         torch.manual_seed(config.seed)
         self.model = Camp(model_config)
-        self.model.text.load_state_dict(stage1.text.state_dict())
+        start_from_stage1(self.model, stage1, photo_embeddings)
         self.epochs = config.epochs
         self._parts = len(data) // config.pool_size  # pools an epoch
         steps_a_pool = config.pool_size // (config.groups * config.group_size)
@@ -51,7 +51,7 @@ class CampRecipe:
         self._config, self._model_config, self._data = config, model_config, data
         self._stage1, self._photo_embeddings = stage1, photo_embeddings
         self._features = validation
-        self._members = SplitMembers.of(validation, "val", limit=1000, captions_a_photo=2)
+        self._members = SplitMembers.of(validation, "val", limit=1000, captions_a_photo=1)
         self._out, self._details = out, details
 
     def batches(self, epoch: int, first_step: int) -> Iterator[Batch]:
@@ -107,6 +107,30 @@ class CampRecipe:
     def save_best(self, weights: dict[str, Tensor], validation: dict[str, Any]) -> None:
         details = {**self._details, "epoch": validation["epoch"], "ranking": validation["ranking"]}
         save_checkpoint(self._out, "camp", weights, self._model_config, details)
+
+
+@torch.no_grad()
+def start_from_stage1(camp: Camp, stage1: VseInfinity, photo_embeddings: np.ndarray) -> None:
+    """Gives CAMP the encoders of stage 1, turned into its own, smaller space.
+
+    Regions and words of stage 1 already lie near each other where they mean the same. The main
+    directions of the photos' embeddings keep most of that.
+    """
+    camp.text.load_state_dict(stage1.text.state_dict())
+    _, _, directions = np.linalg.svd(
+        photo_embeddings - photo_embeddings.mean(0),
+        full_matrices=False,
+    )
+    basis = torch.from_numpy(directions[: camp.dimension]).float()  # (D of CAMP, D of stage 1)
+    for ours, theirs in ((camp.regions, stage1.regions), (camp.words, stage1.words)):
+        ours.norms.load_state_dict(theirs.norms.state_dict())
+        if ours.widen.weight.shape != theirs.widen.weight.shape or len(basis) < camp.dimension:
+            continue  # other widths: these parts start at random
+        ours.widen.load_state_dict(theirs.widen.state_dict())
+        for name in ("linear", "narrow"):
+            own, other = getattr(ours, name), getattr(theirs, name)
+            own.weight.copy_(basis @ other.weight)
+            own.bias.copy_(basis @ other.bias)
 
 
 def confusable_groups(embeddings: np.ndarray, group_size: int) -> np.ndarray:

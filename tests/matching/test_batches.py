@@ -4,7 +4,10 @@ import numpy as np
 import torch
 
 from matching.batches import drop_regions, drop_words
-from matching.train_camp import confusable_groups
+from matching.config import CampConfig, VseInfinityConfig
+from matching.models.camp import Camp
+from matching.models.vse_infinity import VseInfinity
+from matching.train_camp import confusable_groups, start_from_stage1
 
 
 def test_dropped_words_leave_whole_words_in_order():
@@ -39,3 +42,17 @@ def test_groups_part_the_pool_and_hold_neighbours():
     assert sorted(groups.ravel().tolist()) == list(range(16))
     for group in groups:
         assert len({int(shuffled[i]) // 4 for i in group}) == 1
+
+
+def test_camp_starts_with_the_similarities_of_stage_1():
+    torch.manual_seed(0)
+    stage1 = VseInfinity(VseInfinityConfig(dimension=12, hidden=16)).eval()
+    camp = Camp(CampConfig(dimension=12, key_dimension=8, hidden=16)).eval()
+    start_from_stage1(camp, stage1, np.random.default_rng(0).normal(size=(50, 12)))
+    regions = torch.randn(2, 36, 1400)
+    with torch.no_grad():  # a full basis only turns the space: angles stay as they were
+        theirs = torch.nn.functional.normalize(stage1.regions(regions), dim=-1)
+        ours = camp.region_features(regions) / 12**0.5
+    torch.testing.assert_close(
+        ours @ ours.transpose(1, 2), theirs @ theirs.transpose(1, 2), atol=1e-5, rtol=0
+    )

@@ -1,0 +1,61 @@
+"""Two-stage ranking against a slow reference that scores each pair alone."""
+
+import numpy as np
+import pytest
+
+from app.explanation import explain
+from app.retrieval import PHOTO_SHORTLIST
+from matching.text import CaptionError
+
+CAPTION = "two dogs on green grass"
+
+
+def test_ranks_follow_the_pair_scores(retriever):
+    found = retriever.find_photos(CAPTION, 12)
+    assert [m.rank for m in found.matches] == list(range(1, 13))
+    caption = retriever.engine.captions.read(CAPTION)
+    embedding, sides = retriever.engine.encode_captions([caption])
+    cosines = retriever.gallery.embeddings @ embedding[0]
+    by_stage1 = sorted(range(len(cosines)), key=lambda i: (-cosines[i], i))[:PHOTO_SHORTLIST]
+    scores = {}
+    for photo in by_stage1:
+        pair = retriever.engine.explain_pair(retriever.gallery_photo(photo).side, sides[0])
+        scores[photo] = pair.logit + retriever.engine.ranking.stage1_weight * cosines[photo]
+    best = sorted(by_stage1, key=lambda i: -scores[i])[:12]
+    assert [m.photo for m in found.matches] == best
+    for match in found.matches:
+        assert match.score == pytest.approx(scores[match.photo], abs=2e-3)
+        assert match.stage1_rank == by_stage1.index(match.photo) + 1
+        assert 0 <= match.probability <= 1
+
+
+def test_stage_1_alone_is_sorted_by_cosine(retriever):
+    found = retriever.find_photos(CAPTION, 474, rerank=False)
+    scores = [m.score for m in found.matches]
+    assert len(scores) == 474 and scores == sorted(scores, reverse=True)
+    assert all(m.probability is None for m in found.matches)
+
+
+def test_a_gallery_photo_finds_itself_and_its_captions(retriever):
+    hits = 0
+    for photo in range(0, 474, 20):
+        query = retriever.gallery_photo(photo)
+        assert retriever.find_similar(query, 1).matches[0].photo == photo
+        found = retriever.find_captions(query, 10)
+        hits += any(m.photo == photo for m in found.matches)
+    assert hits >= 12  # of 24
+
+
+def test_explanation_agrees_with_the_search(retriever):
+    match = retriever.find_photos(CAPTION, 1).matches[0]
+    explanation = explain(retriever.engine, retriever.gallery_photo(match.photo), CAPTION)
+    assert explanation.score == pytest.approx(match.score, abs=2e-3)
+    np.testing.assert_allclose(explanation.word_attention.sum(1), 1, atol=1e-5)
+    assert explanation.word_gates.shape == (5,)
+
+
+def test_long_and_empty_captions(retriever):
+    assert "2,000 words" in retriever.find_photos("dog " * 2000, 3).note
+    with pytest.raises(CaptionError):
+        retriever.find_photos("  ", 3)
+    assert retriever.find_photos("a dog", 3).note is None
