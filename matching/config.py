@@ -50,8 +50,8 @@ class CampTraining:
     groups: int = 8  # per step; all pairs inside a group are scored
     group_size: int = 16  # photos that stage 1 takes for each other
     pool_size: int = 1024  # photos that the groups of an epoch's part are drawn from
-    learning_rate: float = 6e-4
-    backbone_learning_rate: float = 6e-5
+    learning_rate: float = 5e-4
+    backbone_learning_rate: float = 5e-5
     weight_decay: float = 0.05
     warmup: float = 0.1
     region_drop: float = 0.1

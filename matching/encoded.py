@@ -127,6 +127,23 @@ def score_everything(encoded: Encoded, score: ScoreGrid) -> np.ndarray:
     return logits
 
 
+def random_pair_gates(encoded: Encoded, score: ScoreGrid, pairs: int = 2000) -> dict[str, float]:
+    """Mean gates of mismatched pairs drawn at random, as the paper counts its negatives."""
+    rng = np.random.default_rng(0)
+    captions = rng.integers(0, len(encoded.caption_sides), pairs)
+    shifts = rng.integers(1, len(encoded.photo_sides), pairs)  # never the caption's own photo
+    photos = (encoded.photo_of_caption[captions] + shifts) % len(encoded.photo_sides)
+    grids = (
+        (encoded.photo_sides[photo][None], [encoded.caption_sides[caption]])
+        for caption, photo in zip(captions, photos, strict=True)
+    )
+    drawn = _score_lists(photos[:, None], grids, score, "random pairs")
+    return {
+        "word_mismatched": round(float(drawn.word_gates.mean()), 4),
+        "region_mismatched": round(float(drawn.region_gates.mean()), 4),
+    }
+
+
 @dataclass(frozen=True)
 class Reranked:
     """Both directions of a split, scored over the shortlists of stage 1."""
@@ -158,15 +175,13 @@ class Reranked:
         return two_stage_scores(stage1, pairs.listed, pairs.logits + weight * cosines)
 
     def gates(self) -> dict[str, float]:
-        """Mean gates of matching and mismatched pairs of the captions' shortlists."""
+        """Mean gates of matching pairs, and of the mismatched ones that stage 1 lists (hard)."""
         matches = self.by_caption.listed == self.encoded.photo_of_caption[:, None]
+        sides = (("word", self.by_caption.word_gates), ("region", self.by_caption.region_gates))
         return {
-            f"{kind}_{name}": round(float(gates[chosen].mean()), 4)
-            for kind, gates in (
-                ("word", self.by_caption.word_gates),
-                ("region", self.by_caption.region_gates),
-            )
-            for name, chosen in (("matching", matches), ("mismatched", ~matches))
+            f"{side}_{name}": round(float(gates[chosen].mean()), 4)
+            for side, gates in sides
+            for name, chosen in (("matching", matches), ("mismatched_hard", ~matches))
         }
 
     def choose_ranking(self, weights: tuple[float, ...] = tuple(range(0, 61, 2))) -> Ranking:
@@ -201,7 +216,7 @@ def evaluate_encoded(
                 100 * float((reranked.by_caption.listed == truth).any(1).mean()), 2
             ),
         },
-        "gates": reranked.gates(),
+        "gates": {**reranked.gates(), **random_pair_gates(encoded, score)},
     }
     if everything:
         logits = score_everything(encoded, score)

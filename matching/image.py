@@ -18,7 +18,7 @@ GRID = 6  # regions lie on a GRID x GRID lattice of overlapping windows
 NUM_REGIONS = GRID * GRID
 _CELLS = 8  # cells a side of the stride-32 map at IMAGE_SIZE
 
-FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "MPO")
+FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF")
 # A small file can expand to gigabytes: the size is checked before anything is decoded.
 MAX_PIXELS = 100_000_000
 
@@ -57,7 +57,12 @@ def open_photo(source: Path | bytes, name: str | None = None) -> Image.Image:
         raise PhotoError(
             f"{name} is not a photo that can be read: give a JPEG, PNG, WebP, BMP, GIF or TIFF",
         ) from None
-    except (OSError, SyntaxError, ValueError, EOFError, Image.DecompressionBombError) as error:
+    except Image.DecompressionBombError:
+        raise PhotoError(
+            f"{name} has far too many pixels; at most {MAX_PIXELS // 1_000_000} million are taken: "
+            "make it smaller",
+        ) from None
+    except (OSError, SyntaxError, ValueError, EOFError) as error:
         raise PhotoError(
             f"{name} is damaged and cannot be decoded ({error}): save or copy it again",
         ) from None

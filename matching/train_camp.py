@@ -56,21 +56,23 @@ class CampRecipe:
 
     def batches(self, epoch: int, first_step: int) -> Iterator[Batch]:
         drawn = self._data.draw_captions(self._config.seed, epoch)
-        steps = list(self._epoch_members(epoch))[first_step:]
+        steps = self._epoch_members(epoch, self._data.caption_lengths(drawn))[first_step:]
         return made_ahead(partial(self._data.batch, members, drawn) for members in steps)
 
-    def _epoch_members(self, epoch: int) -> Iterator[np.ndarray]:
+    def _epoch_members(self, epoch: int, lengths: np.ndarray) -> np.ndarray:
+        """The photos of each step of an epoch: (steps, groups x G), a group's photos together."""
         config = self._config
         rng = np.random.default_rng((config.seed, epoch))
         order = rng.permutation(len(self._data))
-        size = config.groups * config.group_size
+        steps = []
         for part in range(self._parts):
             pool = order[part * config.pool_size : (part + 1) * config.pool_size]
-            groups = confusable_groups(self._photo_embeddings[pool], config.group_size)
-            chosen = pool[groups[rng.permutation(len(groups))]]  # (pool / G, G)
-            for start in range(0, config.pool_size // size * size, size):
-                first = start // config.group_size
-                yield chosen[first : first + config.groups].ravel()
+            groups = pool[confusable_groups(self._photo_embeddings[pool], config.group_size)]
+            # Groups of like caption length share a step: padding costs as much as words do.
+            groups = groups[np.argsort(lengths[groups].max(1), kind="stable")]
+            whole = len(groups) // config.groups * config.groups
+            steps.append(groups[:whole].reshape(-1, config.groups * config.group_size))
+        return np.concatenate(steps)[rng.permutation(self.steps_an_epoch)]
 
     def loss(self, batch: Batch) -> Tensor:
         config, camp = self._config, self.model

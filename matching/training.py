@@ -74,6 +74,11 @@ class Trainer:
         self._path = run_folder / "state.safetensors"
         self._settings = settings
         self._total = recipe.epochs * recipe.steps_an_epoch
+        if not self._total:
+            raise ValueError(
+                "there are fewer training photos than one step takes: give more --features, or a "
+                "smaller --batch-size (vse_infinity) or --pool-size (camp)",
+            )
         tuned = list(recipe.model.text.parameters())
         known = {id(p) for p in tuned}
         own = [p for p in recipe.model.parameters() if id(p) not in known]

@@ -11,7 +11,7 @@ word, as in the authors' code):
 
 and the same for words with the roles exchanged. relu is positively homogeneous and g > 0, so
 relu(F g (v + m)) = g relu(F v + sum_j a_ij F t_j): every d x d product is made once per photo and
-once per caption, not once per pair. `forward` scores that way, `score_pair_plainly` by the
+once per caption, not once per pair. `forward` scores that way, `score_plainly` by the
 equations as they stand.
 """
 
@@ -179,18 +179,19 @@ class Camp(nn.Module):
         plain = weights.transpose(-2, -3) @ features  # (..., A, B, D)
         return gated + plain.transpose(-2, -3)
 
-    def score_pair_plainly(self, v: Tensor, t: Tensor) -> PairScores:
-        """The equations as they stand, for one photo v (R, D) and one caption t (N, D)."""
+    def score_plainly(self, v: Tensor, t: Tensor) -> PairScores:
+        """The equations as they stand: photos v (P, R, D) with one caption t (N, D) -> (P, ...)."""
         affinity = self.photo.key(v) @ self.caption.key(t).T / math.sqrt(self.key_dimension)
 
         def side(passing: Passing, own: Tensor, other: Tensor, attention: Tensor) -> tuple:
             messages = attention @ other
             gates = passing.gate_logits((own * messages).sum(-1)).sigmoid()
-            fused = torch.relu(passing.fusion(gates[:, None] * (own + messages))) + own
-            weights = (fused @ passing.aggregation / math.sqrt(self.dimension)).softmax(0)
-            return weights @ fused, gates
+            fused = torch.relu(passing.fusion(gates[..., None] * (own + messages))) + own
+            weights = (fused @ passing.aggregation / math.sqrt(self.dimension)).softmax(-1)
+            return (weights[..., None] * fused).sum(-2), gates
 
-        region_attention, word_attention = affinity.softmax(1), affinity.T.softmax(1)
+        region_attention = affinity.softmax(-1)
+        word_attention = affinity.transpose(-1, -2).softmax(-1)
         v_star, region_gates = side(self.photo, v, t, region_attention)
         t_star, word_gates = side(self.caption, t, v, word_attention)
         logit = self.score(v_star + t_star).squeeze(-1)

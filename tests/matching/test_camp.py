@@ -1,5 +1,7 @@
 """The factored scorer against the equations, and what padding and order must not change."""
 
+import math
+
 import pytest
 import torch
 
@@ -31,18 +33,35 @@ def test_factored_equals_naive(camp):
     v, t, mask, lengths = pairs()
     scores = camp(camp.photo_side(v), camp.caption_side(t), mask)
     assert scores.logit.std() > 0.1, "a test on constant scores would prove nothing"
-    for p in range(3):
-        for c, n in enumerate(lengths):
-            expected = camp.score_pair_plainly(v[p], t[c, :n])
-            ours = (
-                scores.logit[p, c],
-                scores.word_attention[p, c, :n],
-                scores.region_attention[p, c, :, :n],
-                scores.word_gates[p, c, :n],
-                scores.region_gates[p, c],
-            )
-            for a, b in zip(ours, expected, strict=True):
-                torch.testing.assert_close(a, b, atol=2e-6, rtol=1e-5)
+    for c, n in enumerate(lengths):
+        expected = camp.score_plainly(v, t[c, :n])
+        ours = (
+            scores.logit[:, c],
+            scores.word_attention[:, c, :n],
+            scores.region_attention[:, c, :, :n],
+            scores.word_gates[:, c, :n],
+            scores.region_gates[:, c],
+        )
+        for a, b in zip(ours, expected, strict=True):
+            torch.testing.assert_close(a, b, atol=2e-6, rtol=1e-5)
+
+
+@torch.no_grad()
+def test_naive_equals_a_loop_over_single_numbers(camp):
+    """The equations once more, region by region and word by word, without a tensor product."""
+    v, t, _, _ = pairs()
+    v, t = v[0], t[0, :3]
+    expected = camp.score_plainly(v[None], t)
+    kv, kt = camp.photo.key(v), camp.caption.key(t)
+    for i in range(36):
+        weights = [math.exp(sum((kv[i] * kt[j]).tolist()) / 4) for j in range(3)]  # sqrt(16)
+        weights = [w / sum(weights) for w in weights]
+        message = sum(w * t[j] for j, w in enumerate(weights))
+        agreement = sum((v[i] * message).tolist()) / 32
+        gate = 1 / (1 + math.exp(-(15 * agreement - 3)))  # scale 10, bias -2, both times 1.5
+        assert expected.region_gates[0, i].item() == pytest.approx(gate, abs=1e-5)
+        for j in range(3):
+            assert expected.region_attention[0, i, j].item() == pytest.approx(weights[j], abs=1e-5)
 
 
 @torch.no_grad()
