@@ -35,7 +35,11 @@ _STATIC = Path(__file__).parent / "static"
 _CSS = """
 .gradio-container { max-width: 1240px !important; margin: 0 auto !important; }
 #title h1 { margin-bottom: 0; }
-#photos .caption-label, #similar .caption-label { font-variant-numeric: tabular-nums; }
+#photos .grid-wrap, #similar .grid-wrap { max-height: none !important; height: auto !important; }
+#photos .caption-label, #similar .caption-label {
+  font-size: .75rem; font-variant-numeric: tabular-nums; max-width: calc(100% - 8px);
+  padding: 2px 6px; right: 4px; bottom: 4px;
+}
 @media (max-width: 640px) {
   .gradio-container { padding: 8px !important; }
   #photos .grid-container, #similar .grid-container {

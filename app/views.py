@@ -23,13 +23,19 @@ _PHOTO_SIDE = 640
 def likeliness(match: Match) -> str:
     """The number under a result."""
     if match.probability is None:
-        return f"cosine {match.score:.2f}"
+        return "stage 1 alone"
     return f"{100 * match.probability:.0f} %" if match.probability >= 0.01 else "< 1 %"
 
 
 def photo_tiles(found: Found) -> list[tuple[str, str]]:
     """Path and label of each photo, for a gallery of photos."""
-    return [(m.path, f"{m.rank} · {likeliness(m)} · score {m.score:.2f}") for m in found.matches]
+    return [(m.path, f"{m.rank} · {_short(m)}") for m in found.matches]
+
+
+def _short(match: Match) -> str:
+    if match.probability is None:
+        return f"{match.score:.2f}"
+    return f"{match.score:.1f} · {likeliness(match)}"
 
 
 def caption_rows(found: Found) -> list[dict[str, Any]]:

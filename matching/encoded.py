@@ -184,7 +184,7 @@ class Reranked:
             for name, chosen in (("matching", matches), ("mismatched_hard", ~matches))
         }
 
-    def choose_ranking(self, weights: tuple[float, ...] = tuple(range(0, 61, 2))) -> Ranking:
+    def choose_ranking(self, weights: tuple[float, ...] = tuple(range(0, 101, 4))) -> Ranking:
         """The weight of stage 1 with the best rsum, and the probability that fits it."""
         best = max(weights, key=lambda weight: self.retrieval(weight).rsum)
         cosines = np.take_along_axis(self.encoded.stage1.T, self.by_caption.listed, 1)

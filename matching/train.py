@@ -31,7 +31,7 @@ from matching.config import (
 from matching.encode_features import embed_photos
 from matching.features import Features
 from matching.files import write_array
-from matching.train_camp import CampRecipe
+from matching.train_camp import CampRecipe, choose_final_ranking
 from matching.train_vse_infinity import VseInfinityRecipe
 from matching.training import Schedule, Trainer
 
@@ -75,7 +75,10 @@ def train(
     names = [field.name for field in dataclasses.fields(Schedule)]
     schedule = Schedule(**{name: getattr(config, name) for name in names})
     settings = {"system": system, "model": dataclasses.asdict(model_config), **details}
-    return Trainer(recipe, schedule, run_folder, settings).run()
+    history = Trainer(recipe, schedule, run_folder, settings).run()
+    if stage1 is not None:
+        choose_final_ranking(out, stage1.model, validation)
+    return history
 
 
 def _photo_embeddings(stage1: Checkpoint, data: TrainingSet, run_folder: Path) -> np.ndarray:

@@ -17,11 +17,12 @@ import torch
 from torch import Tensor
 
 from matching.batches import Batch, TrainingSet, drop_regions, drop_words, made_ahead
-from matching.checkpoint import save_checkpoint
+from matching.checkpoint import load_checkpoint, save_checkpoint
 from matching.config import CampConfig, CampTraining
 from matching.encode_features import SplitMembers, encode_split, grid_scorer
 from matching.encoded import Reranked
 from matching.features import Features
+from matching.files import write_json
 from matching.losses import contrastive, hardest_negative_binary, mean_gate_binary
 from matching.models.camp import Camp, Side
 from matching.models.vse_infinity import VseInfinity
@@ -109,6 +110,15 @@ class CampRecipe:
     def save_best(self, weights: dict[str, Tensor], validation: dict[str, Any]) -> None:
         details = {**self._details, "epoch": validation["epoch"], "ranking": validation["ranking"]}
         save_checkpoint(self._out, "camp", weights, self._model_config, details)
+
+
+def choose_final_ranking(out: Path, stage1: VseInfinity, features: Features) -> None:
+    """Chooses weight and probability of the best checkpoint on all of `val`; to config.json."""
+    camp = load_checkpoint(out, "camp")
+    members = SplitMembers.of(features, "val", limit=1000)
+    encoded = encode_split(stage1, camp.model, features, members)
+    ranking = Reranked.of(encoded, grid_scorer(camp.model)).choose_ranking()
+    write_json(out / "config.json", {**camp.config, "ranking": dataclasses.asdict(ranking)})
 
 
 @torch.no_grad()
