@@ -68,3 +68,10 @@ def load_checkpoint(folder: Path, system: str) -> Checkpoint:
         reason = str(error).splitlines()[0]
         raise ValueError(f"{path} does not fit its config.json or is damaged: {reason}") from None
     return Checkpoint(system, model.eval(), config, sha256_of(path))
+
+
+def record_metrics(folder: Path, name: str, document: dict[str, Any]) -> None:
+    """Adds a result to the metrics.json of a checkpoint."""
+    path = folder / "metrics.json"
+    known = read_json(path) if path.exists() else {}
+    write_json(path, {**known, name: document})

@@ -194,14 +194,14 @@ class Reranked:
         return Ranking(float(best), round(slope, 5), round(intercept, 5))
 
 
-def evaluate_encoded(
-    encoded: Encoded,
+def evaluate_reranked(
+    reranked: Reranked,
     score: ScoreGrid,
     ranking: Ranking,
     everything: bool = False,
 ) -> dict[str, Any]:
     """The document that `python -m matching.evaluate` prints."""
-    reranked = Reranked.of(encoded, score)
+    encoded = reranked.encoded
     truth = encoded.photo_of_caption[:, None]
     document = {
         "photos": len(encoded.photo_sides),

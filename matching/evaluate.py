@@ -16,9 +16,8 @@ from tqdm import tqdm
 
 from matching.captions import CaptionedPhoto, select_photos
 from matching.command import run_command
-from matching.encoded import Encoded, GridScores, ScoreGrid, evaluate_encoded
+from matching.encoded import Encoded, GridScores, Reranked, ScoreGrid, evaluate_reranked
 from matching.engine import Engine
-from matching.files import read_json, write_json
 from matching.image import open_photo, photo_pixels
 from matching.photos import PhotoSource, open_photo_source
 from matching.ranking import Ranking
@@ -76,15 +75,6 @@ def engine_scorer(engine: Engine) -> ScoreGrid:
     return score
 
 
-def record_metrics(checkpoint: Path, name: str, document: dict) -> None:
-    """Adds a result to metrics.json of both systems; stage 1 keeps its own part only."""
-    stage1 = {key: document[key] for key in ("photos", "captions", "stage1")}
-    for system, part in (("vse_infinity", stage1), ("camp", document)):
-        path = checkpoint / system / "metrics.json"
-        known = read_json(path) if path.exists() else {}
-        write_json(path, {**known, name: part})
-
-
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m matching.evaluate", description=__doc__)
     parser.add_argument("--captions", type=Path, help="captions, JSON lines (.gz)")
@@ -112,9 +102,13 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     arguments = parser.parse_args(argv)
     encoded, score, ranking = _encode(arguments, parser.error)
-    document = evaluate_encoded(encoded, score, ranking, arguments.everything)
+    document = evaluate_reranked(Reranked.of(encoded, score), score, ranking, arguments.everything)
     if arguments.record is not None:
-        record_metrics(arguments.checkpoint, arguments.record, document)
+        from matching.checkpoint import record_metrics  # torch, as above
+
+        stage1 = {key: document[key] for key in ("photos", "captions", "stage1")}
+        record_metrics(arguments.checkpoint / "vse_infinity", arguments.record, stage1)
+        record_metrics(arguments.checkpoint / "camp", arguments.record, document)
     print(json.dumps(document) if arguments.json else _table(document))
     return 0
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from matching.allocation import keep_freed_memory
 from matching.batches import TrainingSet
-from matching.checkpoint import Checkpoint, load_checkpoint
+from matching.checkpoint import Checkpoint, load_checkpoint, record_metrics
 from matching.command import run_command
 from matching.config import (
     CampConfig,
@@ -31,7 +31,7 @@ from matching.config import (
 from matching.encode_features import embed_photos
 from matching.features import Features
 from matching.files import write_array
-from matching.train_camp import CampRecipe, choose_final_ranking
+from matching.train_camp import CampRecipe, finish
 from matching.train_vse_infinity import VseInfinityRecipe
 from matching.training import Schedule, Trainer
 
@@ -77,7 +77,10 @@ def train(
     settings = {"system": system, "model": dataclasses.asdict(model_config), **details}
     history = Trainer(recipe, schedule, run_folder, settings).run()
     if stage1 is not None:
-        choose_final_ranking(out, stage1.model, validation)
+        finish(out, stage1.model, validation)
+    else:
+        best = max(history, key=lambda validation: validation["selection"])
+        record_metrics(out, "val", {"stage1": best["stage1"]})
     return history
 
 

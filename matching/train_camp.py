@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 
 from matching.batches import Batch, TrainingSet, drop_regions, drop_words, made_ahead
-from matching.checkpoint import load_checkpoint, save_checkpoint
+from matching.checkpoint import load_checkpoint, record_metrics, save_checkpoint
 from matching.config import CampConfig, CampTraining
 from matching.encode_features import SplitMembers, encode_split, grid_scorer
-from matching.encoded import Reranked
+from matching.encoded import Reranked, evaluate_reranked
 from matching.features import Features
 from matching.files import write_json
 from matching.losses import contrastive, hardest_negative_binary, mean_gate_binary
@@ -112,13 +112,15 @@ class CampRecipe:
         save_checkpoint(self._out, "camp", weights, self._model_config, details)
 
 
-def choose_final_ranking(out: Path, stage1: VseInfinity, features: Features) -> None:
-    """Chooses weight and probability of the best checkpoint on all of `val`; to config.json."""
+def finish(out: Path, stage1: VseInfinity, features: Features) -> None:
+    """Chooses the final score and its probability on all of `val` and records the result."""
     camp = load_checkpoint(out, "camp")
     members = SplitMembers.of(features, "val", limit=1000)
-    encoded = encode_split(stage1, camp.model, features, members)
-    ranking = Reranked.of(encoded, grid_scorer(camp.model)).choose_ranking()
+    score = grid_scorer(camp.model)
+    reranked = Reranked.of(encode_split(stage1, camp.model, features, members), score)
+    ranking = reranked.choose_ranking()
     write_json(out / "config.json", {**camp.config, "ranking": dataclasses.asdict(ranking)})
+    record_metrics(out, "val", evaluate_reranked(reranked, score, ranking))
 
 
 @torch.no_grad()

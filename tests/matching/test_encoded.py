@@ -6,7 +6,7 @@ from matching.encoded import (
     Encoded,
     GridScores,
     Reranked,
-    evaluate_encoded,
+    evaluate_reranked,
     random_pair_gates,
     score_everything,
 )
@@ -96,7 +96,8 @@ def test_all_pairs_and_gates():
 
 
 def test_the_document_has_what_others_rely_on():
-    document = evaluate_encoded(small(), score, Ranking(1.0, 1.0, 0.0), everything=True)
+    reranked = Reranked.of(small(), score)
+    document = evaluate_reranked(reranked, score, Ranking(1.0, 1.0, 0.0), everything=True)
     for name in ("stage1", "rerank", "rerank_camp_alone", "camp_over_everything"):
         assert set(document[name]) == {"i2t", "t2i", "rsum"}
         assert set(document[name]["i2t"]) == {"r1", "r5", "r10", "medr"}
