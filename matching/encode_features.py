@@ -38,7 +38,7 @@ def embed_photos(model: VseInfinity, features: Features, photos: np.ndarray) -> 
     parts = []
     for start in range(0, len(photos), _AT_ONCE):
         regions = torch.from_numpy(features.regions(photos[start : start + _AT_ONCE])).float()
-        parts.append(model.embed_photos(regions, torch.ones(regions.shape[:2], dtype=torch.bool)))
+        parts.append(model.embed_photos(regions))
     return torch.cat(parts).numpy()
 
 

@@ -61,9 +61,8 @@ class VseInfinityRecipe:
 
     def loss(self, batch: Batch) -> Tensor:
         regions = drop_regions(batch.regions, self._config.region_drop)
-        region_mask = torch.ones(regions.shape[:2], dtype=torch.bool)
         word_pieces = drop_words(batch.word_pieces, self._config.word_drop)
-        photos = self.model.embed_photos(regions, region_mask)
+        photos = self.model.embed_photos(regions)
         captions = self.model.embed_captions(batch.hidden, batch.piece_mask, word_pieces)
         scale = self.model.log_scale.clamp(max=4.6).exp()  # at most 100, as in CLIP
         return contrastive(scale * photos @ captions.T)

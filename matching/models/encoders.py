@@ -32,9 +32,8 @@ class ImageEncoder(nn.Module):
 
     def forward(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
         regions = self.backbone(pixels)
-        everywhere = torch.ones_like(regions[..., 0], dtype=torch.bool)
         side = self.camp.photo_side(self.camp.region_features(regions))
-        return self.stage1.embed_photos(regions, everywhere), join_side(side)
+        return self.stage1.embed_photos(regions), join_side(side)
 
 
 class TextEncoder(nn.Module):

@@ -43,14 +43,22 @@ class GeneralizedPooling(nn.Module):
         with torch.no_grad():
             self.frozen_table = self.coefficient_table()
 
-    def forward(self, features: Tensor, mask: Tensor) -> Tensor:
-        """features (B, S, D), mask (B, S) bool with at least one member a row -> (B, D)."""
+    def forward(self, features: Tensor, mask: Tensor | None = None) -> Tensor:
+        """features (B, S, D), mask (B, S) bool with at least one member a row -> (B, D).
+
+        Without a mask every set is whole; its graph is then simpler, and TensorRT can read it.
+        """
         table = self.coefficient_table() if self.frozen_table is None else self.frozen_table
         size = features.shape[1]
-        coefficients = table[mask.sum(1) - 1][:, :size]  # (B, S)
+        if mask is None:
+            ranked, _ = features.topk(size, dim=1)
+            return table[size - 1, :size] @ ranked
+        sizes = mask.sum(1)
+        # index_select becomes Gather; plain indexing would become the rarer GatherND.
+        coefficients = table.index_select(0, sizes - 1)[:, :size]  # (B, S)
         hidden = features.masked_fill(~mask[..., None], -1e4)
         ranked, _ = hidden.topk(size, dim=1)  # descending; members outside the mask come last
-        inside = torch.arange(size, device=mask.device) < mask.sum(1, keepdim=True)  # (B, S)
+        inside = torch.arange(size, device=mask.device) < sizes[:, None]  # (B, S)
         return (ranked * (coefficients * inside)[..., None]).sum(1)
 
 

@@ -31,9 +31,9 @@ class VseInfinity(nn.Module):
         # Inverse temperature of the contrastive loss; not needed to search.
         self.log_scale = nn.Parameter(torch.tensor(math.log(20.0)))
 
-    def embed_photos(self, regions: Tensor, region_mask: Tensor) -> Tensor:
-        """regions (B, R, C), region_mask (B, R) bool -> (B, D), unit length."""
-        return l2_normalised(self.region_pooling(self.regions(regions), region_mask))
+    def embed_photos(self, regions: Tensor) -> Tensor:
+        """regions (B, R, C) -> (B, D), unit length."""
+        return l2_normalised(self.region_pooling(self.regions(regions)))
 
     def embed_captions(self, hidden: Tensor, piece_mask: Tensor, word_pieces: Tensor) -> Tensor:
         """hidden (B, L, W), piece_mask (B, L), word_pieces (B, N, L) -> (B, D), unit length."""

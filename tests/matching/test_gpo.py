@@ -44,6 +44,8 @@ def test_matches_a_plain_loop_at_every_size():
         for row in range(9):
             expected = plain_pooling(pooling, features[row, : row + 1])
             torch.testing.assert_close(pooled[row], expected, atol=1e-5, rtol=0)
+            whole = pooling(features[row : row + 1, : row + 1])[0]  # without a mask
+            torch.testing.assert_close(whole, expected, atol=1e-5, rtol=0)
 
 
 def test_padding_and_frozen_table_change_nothing():
