@@ -24,12 +24,12 @@ from matching.image import PhotoError, open_photo
 from matching.text import CaptionError
 
 EXAMPLES = [
-    "a dog running through the snow",
-    "a red flower with water drops",
-    "boats on a lake in front of mountains",
+    "a black dog in the forest",
+    "a sunset over the sea",
+    "snow covered mountains",
+    "a tiger in the snow",
+    "a hot air balloon in the sky",
     "a city skyline at night",
-    "a plate of food on a table",
-    "a bird sitting on a branch",
 ]
 _STATIC = Path(__file__).parent / "static"
 _CSS = """
