@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,6 +33,7 @@ EXAMPLES = [
     "a hot air balloon in the sky",
     "a city skyline at night",
 ]
+MOST_RESULTS = 40
 _STATIC = Path(__file__).parent / "static"
 _CSS = """
 .gradio-container { max-width: 1240px !important; margin: 0 auto !important; }
@@ -80,14 +83,14 @@ class Handlers:
         self._engine = retriever.engine
 
     def find_photos(self, text: str, count: float) -> tuple:
-        try:
-            found = self._retriever.find_photos(text, int(count))
-        except CaptionError as error:
-            raise gr.Error(_sentence(error), title="No search", print_exception=False) from None
+        count = min(max(int(count), 1), MOST_RESULTS)  # the client's number: trust nothing
+        with _explained():
+            found = self._retriever.find_photos(text, count)
         photos = np.array([m.photo for m in found.matches])
         top = attention_top(self._engine, self._retriever.gallery.sides(photos), [text])
         search = CaptionSearch(text, found.matches, top)
-        first = gallery_lens(self._retriever, found.matches[0], text, top)
+        with _explained():
+            first = gallery_lens(self._retriever, found.matches[0], text, top)
         return (
             gr.Gallery(photo_tiles(found), selected_index=None),
             status_line(found, self._engine, "photos"),
@@ -100,17 +103,16 @@ class Handlers:
             raise gr.Error("Search first, then choose a result.", print_exception=False)
         if not 0 <= event.index < len(search.matches):
             raise gr.Error(f"There is no result {event.index + 1}.", print_exception=False)
-        return gallery_lens(self._retriever, search.matches[event.index], search.text, search.top)
+        match = search.matches[event.index]
+        with _explained():
+            return gallery_lens(self._retriever, match, search.text, search.top)
 
     def find_captions(self, path: str | None) -> tuple:
         if path is None:
             return [], gr.Gallery([]), "", None, None
         timing = Timing()
-        try:
-            with timing.measure("decoding"):
-                picture = open_photo(Path(path))
-        except PhotoError as error:
-            raise gr.Error(_sentence(error), title="No search", print_exception=False) from None
+        with _explained(), timing.measure("decoding"):
+            picture = open_photo(Path(path))
         with timing.measure("image encoder"):
             photo = encode_photo(self._engine, picture)
         captions = self._retriever.find_captions(photo, 10)
@@ -138,7 +140,8 @@ class Handlers:
         index = event.index
         if search is None or not isinstance(index, int) or not 0 <= index < len(search.matches):
             raise gr.Error("Upload a photo first, then choose a caption.", print_exception=False)
-        return self._caption_lens(search, index)
+        with _explained():
+            return self._caption_lens(search, index)
 
     def _caption_lens(self, search: PhotoSearch, index: int) -> dict:
         match = search.matches[index]
@@ -154,9 +157,15 @@ class Handlers:
         )
 
 
-def _sentence(error: Exception) -> str:
-    text = str(error)
-    return text[:1].upper() + text[1:] + ("" if text.endswith(".") else ".")
+@contextmanager
+def _explained() -> Iterator[None]:
+    """Shows the message of an error that the person can do something about."""
+    try:
+        yield
+    except (CaptionError, PhotoError) as error:
+        text = str(error)
+        message = text[:1].upper() + text[1:] + ("" if text.endswith(".") else ".")
+        raise gr.Error(message, title="That did not work", print_exception=False) from None
 
 
 def _component(name: str, elem_id: str, **arguments: object) -> gr.HTML:
@@ -198,6 +207,7 @@ def _photo_tab() -> dict:
             label="Caption",
             placeholder="what the photo should show",
             lines=1,
+            max_length=20_000,
             max_lines=3,
             scale=5,
             autofocus=True,
@@ -222,7 +232,7 @@ def _photo_tab() -> dict:
         buttons=[],
     )
     with gr.Accordion("Options", open=False):
-        count = gr.Slider(4, 40, value=12, step=4, label="Results", elem_id="count")
+        count = gr.Slider(4, MOST_RESULTS, value=12, step=4, label="Results", elem_id="count")
     search = gr.State(None)
     return locals()
 

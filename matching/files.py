@@ -17,7 +17,8 @@ import numpy as np
 def replacing(path: Path) -> Iterator[Path]:
     """Yields a temporary path beside `path`; renames it to `path` if the block succeeds."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    # The same name every time: what a kill leaves behind is overwritten by the next run.
+    temporary = path.with_name(f".{path.name}.tmp")
     try:
         yield temporary
         os.replace(temporary, path)
