@@ -38,7 +38,9 @@ _STATIC = Path(__file__).parent / "static"
 _CSS = """
 .gradio-container { max-width: 1240px !important; margin: 0 auto !important; }
 #title h1 { margin-bottom: 0; }
-#photos .grid-wrap, #similar .grid-wrap { max-height: none !important; height: auto !important; }
+#photos .grid-wrap, #similar .grid-wrap {
+  min-height: 0 !important; max-height: none !important; height: auto !important;
+}
 #photos .caption-label, #similar .caption-label {
   font-size: .75rem; font-variant-numeric: tabular-nums; max-width: calc(100% - 8px);
   padding: 2px 6px; right: 4px; bottom: 4px;
@@ -248,8 +250,10 @@ def _caption_tab() -> dict:
     )
     status = gr.Markdown(elem_id="caption-status")
     captions = _component("captions", "captions")
+    gr.Markdown("**Similar photos** of the gallery (stage 1 alone)")
     similar = gr.Gallery(
-        label="Similar photos (stage 1)",
+        label="Similar photos",
+        show_label=False,
         columns=4,
         allow_preview=False,
         object_fit="cover",
