@@ -12,53 +12,130 @@ Settings = TypeVar("Settings")
 
 
 @dataclass(frozen=True)
-class VseInfinityConfig:
-    """Stage 1: one embedding per photo and per caption (Chen et al., CVPR 2021)."""
+class EncoderConfig:
+    """How regions and words reach a system's own space; the same settings for every system."""
 
     dimension: int = 384
     hidden: int = 384  # width of the MLP beside the linear projection
     dropout: float = 0.1
+    # Of regions: `taps` (ours: each tap of the backbone normalised, linear + MLP), `linear` (CAMP,
+    # SCAN, VSE-infinity on grids), `linear_mlp` (VSE-infinity on regions), `residual_mlp` (DivE).
+    region_encoder: str = "taps"
+    region_channels: int = 1400  # 2048 for the field's bottom-up regions
+    # Of words: `minilm` (ours), `bigru` or `gru` over a word vocabulary, `bert`.
+    word_encoder: str = "minilm"
+    vocabulary_size: int = 0  # of bigru and gru, with <pad> <start> <end> <unk>
+    word_dimension: int = 300  # of bigru and gru: the embedding of a word
 
 
 @dataclass(frozen=True)
-class CampConfig:
-    """Stage 2: CAMP, form `fast` (Wang et al., ICCV 2019; scalar gate as in the authors' code)."""
+class VseInfinityConfig(EncoderConfig):
+    """VSE-infinity (Chen et al., CVPR 2021) and, with other poolings, VSE++ (Faghri et al., 2018).
+
+    Poolings: `gpo`, `mean`, `max`, `first` ([CLS] or the first region), `last` (last GRU state).
+    """
+
+    region_pooling: str = "gpo"
+    word_pooling: str = "gpo"
+    # Designs of GPO, supplement tables 1 to 3 and 6 to 8.
+    pooling_positions: str = "cos_sin"  # or `index`: the rank as one number
+    pooling_generator: str = "bigru"  # or `mlp`, `transformer`, `interpolation`
+    pooling_per_dimension: bool = False  # coefficients of their own for each dimension
+    pooling_features: bool = False  # the sorted features are fed to the generator, too
+
+
+@dataclass(frozen=True)
+class CampConfig(EncoderConfig):
+    """CAMP (Wang et al., ICCV 2019): forms and ablations as settings of one module.
+
+    The defaults are the form `fast`; matching.presets names the others.
+    """
 
     dimension: int = 256
     key_dimension: int = 128  # of the cross-attention: "low dimensional" in section 3.1
-    hidden: int = 384  # width of the MLP beside the linear projection
-    dropout: float = 0.1
+    # `cross_attention`; `refined` (release: queries and keys apart, then self-attention over the
+    # messages, l2norm); `mean` (w/o cross-attn); `none` (base model).
+    messages: str = "cross_attention"
+    gate: str = "scalar"  # `scalar` (release, fast), `elementwise` (paper), `none`
+    fusion: str = "add"  # `add`, `concat`, `product`; `none`: aggregate the messages themselves
+    residual: bool = True
+    aggregation: str = "attention"  # 1 x d, /sqrt(d); `mlp` (release: 2 layers, 4 heads), `mean`
+    score: str = "mlp_sum"  # MLP(v* + t*); `mlp_concat` MLP([v*; t*]); `cosine`
+    normalise_features: bool = True  # v and t of length sqrt(d); the release leaves them as they are
 
 
 @dataclass(frozen=True)
-class VseInfinityTraining:
+class DiveConfig(EncoderConfig):
+    """DivE (Kim et al., CVPR 2023): sets of embeddings."""
+
+    slots: int = 4
+    iterations: int = 4
+    heads: int = 4
+    head_dimension: int = 64  # 512 in the authors' code, with dimension 1024
+    feed_forward: int = 768  # 4096 in the authors' code
+    similarity: str = "smooth_chamfer"  # `chamfer`, `max` (MIL), `mean_probability` (MP)
+    alpha: float = 16.0  # of smooth-Chamfer
+    # The authors' masking: a padded input still feeds every slot. For their checkpoints only.
+    compat: bool = False
+
+
+@dataclass(frozen=True)
+class MmcaConfig(EncoderConfig):
+    """MMCA (Wei et al., CVPR 2020): self- and cross-attention, S = i0.c0 + alpha i1.c1."""
+
+    dimension: int = 256
+    heads: int = 16
+    feed_forward: int = 256  # eq. 4 writes a d x d layer
+    filters: int = 256  # of each width of the 1d-CNN
+    alpha: float = 0.2
+
+
+@dataclass(frozen=True)
+class ScanConfig(EncoderConfig):
+    """SCAN (Lee et al., ECCV 2018)."""
+
+    dimension: int = 256
+    direction: str = "t2i"  # words attend to regions; `i2t`: regions attend to words
+    aggregate: str = "lse"  # or `mean` (AVG)
+    attention_temperature: float = 9.0  # lambda of the softmax: 9 for t2i, 4 for i2t
+    aggregate_temperature: float = 6.0  # of LSE: 6 for t2i, 5 for i2t (20 on COCO)
+
+
+@dataclass(frozen=True)
+class Training:
+    """How a system is trained; matching.presets holds the values of each system and paper."""
+
     epochs: int = 8
-    batch_size: int = 256
+    groups: int = 1  # per step; all pairs inside a group are scored
+    group_size: int = 256  # photos of a group
+    # 0: photos of a group are drawn at random. Else they are photos that stage 1 takes for each
+    # other, drawn from pools of this size.
+    pool_size: int = 0
+    captions_a_photo: int = 1  # in a step (DivE: 5)
+    epoch_of: str = "photos"  # one random caption a photo; `captions`: every caption once
+    start: str = "scratch"  # `stage1`: from the encoders of a trained stage 1
+    optimiser: str = "adamw"  # `adam`, `sgd` (momentum 0.9, Nesterov)
     learning_rate: float = 8e-4
     backbone_learning_rate: float = 1e-4  # of the tuned text layers
+    schedule: str = "cosine"  # with warm-up; `step`: a tenth from decay_epoch on
+    decay_epoch: int = 0
     weight_decay: float = 0.05
     warmup: float = 0.1  # share of the steps
-    region_drop: float = 0.3  # size augmentation, VSE-infinity section 4.2
-    word_drop: float = 0.1
-    average_decay: float = 0.998  # of the running mean of the weights that is kept
-    seed: int = 1
-
-
-@dataclass(frozen=True)
-class CampTraining:
-    epochs: int = 6
-    groups: int = 8  # per step; all pairs inside a group are scored
-    group_size: int = 16  # photos that stage 1 takes for each other
-    pool_size: int = 1024  # photos that the groups of an epoch's part are drawn from
-    learning_rate: float = 5e-4
-    backbone_learning_rate: float = 5e-5
-    weight_decay: float = 0.05
-    warmup: float = 0.1
-    region_drop: float = 0.1
-    word_drop: float = 0.05
-    binary_weight: float = 0.5  # hardest-negative BCE (CAMP eq. 14, with the right sign)
-    gate_weight: float = 0.5  # gates of matching pairs up, of mismatched pairs down
-    average_decay: float = 0.998
+    clip: float = 2.0  # largest norm of the gradient
+    region_drop: float = 0.0  # size augmentation, VSE-infinity section 4.2
+    word_drop: float = 0.0
+    average_decay: float = 0.998  # of the running mean of the weights that is kept; 0: no mean
+    contrastive_weight: float = 0.0  # InfoNCE
+    ranking_weight: float = 0.0  # hinge (VSE++, VSE-infinity, SCAN, DivE, MMCA)
+    margin: float = 0.2
+    hardest: bool = True  # of the hinge and of the BCE: the hardest negative, else all of them
+    all_negatives_epochs: int = 0  # the first epochs use all negatives (VSE-infinity)
+    reduction: str = "mean"  # over the batch; `sum` (VSE++, SCAN, CAMP, VSE-infinity)
+    binary_weight: float = 0.0  # BCE of the pair's probability (CAMP eq. 14, with the right sign)
+    gate_weight: float = 0.0  # gates of matching pairs up, of mismatched pairs down
+    mmd_weight: float = 0.0  # DivE
+    diversity_weight: float = 0.0  # DivE
+    validation_shortlist: int = 50  # photos and captions that a pair scorer ranks on `val`
     seed: int = 1
 
 
@@ -71,18 +148,24 @@ def settings_from(kind: type[Settings], values: dict[str, Any], where: str) -> S
     return kind(**values)
 
 
-def add_flags(parser: argparse.ArgumentParser, kind: type) -> None:
+def one_of(what: str, found: str, expected: tuple[str, ...]) -> str:
+    """A setting that is one of some words; the error names it, what it is and what it may be."""
+    if found not in expected:
+        raise ValueError(f"{what} is {found!r}: it must be one of {', '.join(expected)}")
+    return found
+
+
+def add_flags(parser: argparse.ArgumentParser, kind: type, defaults: Any) -> None:
     """One flag for each setting, with its default."""
     types = typing.get_type_hints(kind)
     for field in dataclasses.fields(kind):
         flag = "--" + field.name.replace("_", "-")
-        parser.add_argument(
-            flag,
-            type=types[field.name],
-            default=field.default,
-            metavar="X",
-            help=f"(default {field.default})",
-        )
+        value = getattr(defaults, field.name)
+        if types[field.name] is bool:
+            action = argparse.BooleanOptionalAction
+            parser.add_argument(flag, action=action, default=value)
+        else:
+            parser.add_argument(flag, type=types[field.name], default=value, metavar="X")
 
 
 def settings_from_flags(kind: type[Settings], arguments: argparse.Namespace) -> Settings:

@@ -95,11 +95,16 @@ class UpperTextBackbone(nn.Module):
         super().__init__()
         self.layers = nn.ModuleList(TransformerLayer() for _ in range(TUNED_LAYERS))
 
-    def forward(self, hidden: Tensor, piece_mask: Tensor, word_pieces: Tensor) -> Tensor:
-        """hidden (B, L, D), piece_mask (B, L) bool, word_pieces (B, N, L) -> (B, N, D)."""
+    def forward(
+        self,
+        hidden: Tensor,
+        piece_mask: Tensor,
+        word_pieces: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        """hidden (B, L, D), piece_mask (B, L) bool, word_pieces (B, N, L) -> words (B, N, D), mask."""
         for layer in self.layers:
             hidden = layer(hidden, piece_mask)
-        return word_pieces @ hidden
+        return word_pieces @ hidden, word_pieces.sum(-1) > 0
 
     def load_pretrained(self) -> None:
         for index, layer in enumerate(self.layers):

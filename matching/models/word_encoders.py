@@ -1,0 +1,16 @@
+"""From captions to words in a system's own space: MiniLM, a vocabulary with a GRU, or BERT."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from matching.config import EncoderConfig, one_of
+from matching.models.projection import Projection
+from matching.models.text_backbone import WIDTH, UpperTextBackbone
+
+
+def make_word_encoder(config: EncoderConfig) -> tuple[nn.Module, nn.Module]:
+    """A reader of captions (inputs -> words, mask) and the projection of its words."""
+    one_of("word_encoder", config.word_encoder, ("minilm",))
+    projection = Projection((WIDTH,), config.hidden, config.dimension, config.dropout)
+    return UpperTextBackbone(), projection
