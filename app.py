@@ -6,7 +6,7 @@ import argparse
 import os
 import sys
 
-from app.opening import add_engine_flags, add_gallery_flag, open_retriever
+from app.opening import add_engines_flags, add_gallery_flag, open_engine_choice
 from matching.command import run_command
 
 
@@ -19,14 +19,14 @@ def main(argv: list[str] | None = None) -> int:
         "--port", type=int, default=int(os.environ.get("GRADIO_SERVER_PORT", "7860"))
     )
     add_gallery_flag(parser)
-    add_engine_flags(parser)
+    add_engines_flags(parser)
     arguments = parser.parse_args(argv)
     print("CampLens is starting ...", flush=True)
-    retriever = open_retriever(arguments)
+    engines = open_engine_choice(arguments)
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
     from app.page import launch_page  # gradio takes seconds to import: errors come first
 
-    launch_page(retriever, arguments.host, arguments.port)
+    launch_page(engines, arguments.host, arguments.port)
     return 0
 
 

@@ -37,10 +37,11 @@ def main(argv: list[str] | None = None) -> int:
     if arguments.json:
         print(json.dumps(explanation.to_json(), ensure_ascii=False))
         return 0
-    print(
-        f"score {explanation.score:.3f}, probability {100 * explanation.probability:.1f} %, "
-        f"mean region gate {explanation.region_gates.mean():.2f}"
-    )
+    numbers = f"score {explanation.score:.3f}, probability {100 * explanation.probability:.1f} %"
+    if explanation.word_gates is None or explanation.region_gates is None:
+        print(f"{numbers}; {engine.description.scorer.title} has no gates")
+        return 0
+    print(f"{numbers}, mean region gate {explanation.region_gates.mean():.2f}")
     for word, gate in zip(explanation.caption.words, explanation.word_gates, strict=True):
         print(f"{gate:5.2f}  {'#' * round(30 * gate):30}  {word}")
     return 0

@@ -1,4 +1,7 @@
-"""A figure of one pair as a PNG: region gates, the whole-caption map, one map and gate a word."""
+"""A figure of one pair as a PNG: region gates, the whole-caption map, one map and gate a word.
+
+Parts that the scorer does not have are left out.
+"""
 
 from __future__ import annotations
 
@@ -41,19 +44,16 @@ def draw_explanation(photo: Image.Image, explanation: Explanation) -> Image.Imag
     photo = photo.copy()
     photo.thumbnail((_TILE, _TILE))
     attention = explanation.word_attention
-    top = float(attention.max())
-    tiles = [
-        ("photo", photo),
-        ("region gates, 0 to 1", overlay(photo, cell_map(explanation.region_gates))),
-        (f"whole caption, 0 to {top:.2f}", overlay(photo, cell_map(attention.max(0)) / top)),
-    ]
-    for word, weights, gate in zip(
-        explanation.caption.words,
-        attention,
-        explanation.word_gates,
-        strict=True,
-    ):
-        tiles.append((f"{word[:18]}  gate {gate:.2f}", overlay(photo, cell_map(weights) / top)))
+    top = None if attention is None else max(float(attention.max()), 1e-6)
+    tiles = [("photo", photo)]
+    if explanation.region_gates is not None:
+        gates = cell_map(explanation.region_gates)
+        tiles.append(("region gates, 0 to 1", overlay(photo, gates)))
+    if top is not None:
+        whole = overlay(photo, cell_map(attention.max(0)) / top)
+        tiles.append((f"whole caption, 0 to {top:.2f}", whole))
+        maps = [overlay(photo, cell_map(weights) / top) for weights in attention]
+        tiles += zip(_word_labels(explanation), maps, strict=True)
     rows = -(-len(tiles) // _COLUMNS)
     step = (_TILE + _MARGIN, photo.height + _TEXT)
     size = (_COLUMNS * step[0] + _MARGIN, rows * step[1] + 2 * _TEXT)
@@ -67,18 +67,28 @@ def draw_explanation(photo: Image.Image, explanation: Explanation) -> Image.Imag
         upper = _TEXT + index // _COLUMNS * step[1]
         draw.text((left, upper), label, "black", font)
         figure.paste(tile, (left, upper + 22))
-    _draw_colour_bar(figure, draw, font, top)
+    if top is not None:
+        label = f"attention of {explanation.attention_of}, 0 to {top:.2f}"
+        _draw_colour_bar(figure, draw, font, label)
     return figure
+
+
+def _word_labels(explanation: Explanation) -> list[str]:
+    words = [word[:18] for word in explanation.caption.words]
+    if explanation.word_gates is None:
+        return words
+    gates = explanation.word_gates
+    return [f"{word}  gate {gate:.2f}" for word, gate in zip(words, gates, strict=True)]
 
 
 def _draw_colour_bar(
     figure: Image.Image,
     draw: ImageDraw.ImageDraw,
     font: ImageFont.ImageFont,
-    top: float,
+    label: str,
 ) -> None:
     width, height = 240, 12
     upper = figure.height - height - 10
     bar = colourise(np.tile(np.linspace(0, 1, width), (height, 1)))
     figure.paste(Image.fromarray(bar), (_MARGIN, upper))
-    draw.text((_MARGIN + width + 8, upper - 4), f"attention 0 to {top:.2f}", "black", font)
+    draw.text((_MARGIN + width + 8, upper - 4), label, "black", font)

@@ -1,4 +1,4 @@
-"""python -m app.gallery build | add | remove | check | info: galleries of one's own photos."""
+"""python -m app.gallery build | add | encode | remove | check | info: galleries of photos."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from app.gallery_builder import add_photos, build_gallery, remove_photos
-from app.gallery_folder import Gallery
+from app.gallery_encoder import add_encodings
+from app.gallery_folder import Gallery, read_items
+from app.gallery_index import Index
 from app.opening import add_engine_flags, open_engine
 from matching.command import run_command
 from matching.image import PhotoError, open_photo
@@ -28,7 +30,11 @@ def main(argv: list[str] | None = None) -> int:
     remove = commands.add_parser("remove", help="take photos out")
     remove.add_argument("ids", nargs="+", metavar="ID")
     remove.add_argument("--from", type=Path, required=True, dest="folder", metavar="G")
-    for name, text in (("check", "read everything"), ("info", "say what it holds")):
+    for name, text in (
+        ("encode", "add what another engine needs, from the photos of the gallery"),
+        ("check", "read everything"),
+        ("info", "say what it holds"),
+    ):
         commands.add_parser(name, help=text).add_argument("folder", type=Path, metavar="G")
     for command in commands.choices.values():
         add_engine_flags(command)
@@ -41,12 +47,31 @@ def main(argv: list[str] | None = None) -> int:
 
 def _grow(arguments: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
     change = build_gallery if arguments.command == "build" else add_photos
-    added, problems = change(arguments.source, arguments.folder, open_engine(arguments))
-    for problem in problems:
+    growth = change(arguments.source, arguments.folder, open_engine(arguments))
+    for problem in growth.left_out:
         print(f"left out: {problem}", file=sys.stderr)
-    document = {"gallery": str(arguments.folder), "added": added, "left_out": problems}
-    text = f"{arguments.folder}: {added} photos added, {len(problems)} files left out"
-    return 0, document, text
+    if growth.dropped:
+        print(
+            f"note: the new photos are not encoded by {', '.join(growth.dropped)}, which "
+            f"{arguments.folder} was encoded by, too; python -m app.gallery encode "
+            f"{arguments.folder} --engine E makes it so again, for each of the engines",
+            file=sys.stderr,
+        )
+    document = {
+        "gallery": str(arguments.folder),
+        "added": growth.added,
+        "left_out": list(growth.left_out),
+        "dropped": list(growth.dropped),
+    }
+    count = len(growth.left_out)
+    return 0, document, f"{arguments.folder}: {growth.added} photos added, {count} files left out"
+
+
+def _encode(arguments: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
+    added = add_encodings(arguments.folder, open_engine(arguments))
+    document = {"gallery": str(arguments.folder), "added": added}
+    text = f"encoded by {' and '.join(added)}" if added else "already encoded by that engine"
+    return 0, document, f"{arguments.folder}: {text}"
 
 
 def _remove(arguments: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
@@ -75,24 +100,42 @@ def _check(arguments: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
 
 
 def _info(arguments: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
-    gallery = Gallery(arguments.folder, open_engine(arguments))
-    licences = Counter(item.licence or "not stated" for item in gallery.items)
+    index = Index.read(arguments.folder)
+    items = [item for part in index.parts for item in read_items(arguments.folder, part)]
+    items = [item for item in items if item.id not in index.removed]
+    captions = sum(len(item.captions) for item in items)
+    licences = Counter(item.licence or "not stated" for item in items)
+    encodings = {
+        kind: [{"title": e.title, "key": e.key, "shape": e.shape} for e in listed]
+        for kind, listed in (("stage1", index.stage1), ("scorer", index.scorer))
+    }
     document = {
         "gallery": str(arguments.folder),
-        "photos": len(gallery.items),
-        "captions": len(gallery.captions),
-        "model_sha256": gallery.model_sha256,
+        "photos": len(items),
+        "captions": captions,
+        "encodings": encodings,
         "licences": dict(licences.most_common()),
+    }
+    titles = {
+        kind: ", ".join(f"{e['title']} ({e['key'][:12]})" for e in listed)
+        for kind, listed in encodings.items()
     }
     listed = ", ".join(f"{name} {count}" for name, count in licences.most_common())
     text = (
-        f"{arguments.folder}: {len(gallery.items)} photos, {len(gallery.captions)} captions, "
-        f"model {gallery.model_sha256[:12]}\nlicences: {listed}"
+        f"{arguments.folder}: {len(items)} photos, {captions} captions\n"
+        f"stage 1: {titles['stage1']}\nscorers: {titles['scorer']}\nlicences: {listed}"
     )
     return 0, document, text
 
 
-_COMMANDS = {"build": _grow, "add": _grow, "remove": _remove, "check": _check, "info": _info}
+_COMMANDS = {
+    "build": _grow,
+    "add": _grow,
+    "encode": _encode,
+    "remove": _remove,
+    "check": _check,
+    "info": _info,
+}
 
 
 if __name__ == "__main__":

@@ -5,27 +5,45 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
 from tqdm import tqdm
 
-from app.gallery_folder import PART_PHOTOS, GalleryError, Index, Item, Part
+from app.gallery_encoder import embed_captions
+from app.gallery_folder import (
+    PART_PHOTOS,
+    Item,
+    read_items,
+    scorer_file,
+    stage1_files,
+    write_items,
+)
+from app.gallery_index import GalleryError, Index, index_for
 from app.photo_folder import PhotoRecord, read_photo_folder
 from matching.engine import Engine
-from matching.files import replacing
+from matching.files import replacing, write_array
 from matching.image import PhotoError, open_photo, photo_pixels
 
 LONGEST_SIDE = 640  # of the photos kept in a gallery: enough for the page
 
 
-def build_gallery(source: Path, folder: Path, engine: Engine) -> tuple[int, list[str]]:
+@dataclass(frozen=True)
+class Growth:
+    """What building or adding did."""
+
+    added: int
+    left_out: tuple[str, ...] = ()  # a line for each file that could not be read
+    dropped: tuple[str, ...] = ()  # titles of encodings that do not cover the new photos
+
+
+def build_gallery(source: Path, folder: Path, engine: Engine) -> Growth:
     """Makes a gallery, or completes one that was interrupted; see add_photos."""
     if (folder / "gallery.json").exists():
-        index = _index_for(folder, engine)
-        known = {item.id for name in index.parts for item in Part.read(folder, name, index).items}
+        index = index_for(folder, engine.description, engine.folder)
+        known = _known_ids(folder, index)
         wanted = {record.id for record in read_photo_folder(source)}
         if not known <= wanted:
             raise GalleryError(
@@ -33,52 +51,74 @@ def build_gallery(source: Path, folder: Path, engine: Engine) -> tuple[int, list
                 "use python -m app.gallery add, or give another --out",
             )
     else:
-        Index(engine.sha256, engine.embedding_width, engine.side_width).write(folder)
+        Index().with_encodings_of(engine.description).write(folder)
     return add_photos(source, folder, engine)
 
 
-def add_photos(source: Path, folder: Path, engine: Engine) -> tuple[int, list[str]]:
+def add_photos(source: Path, folder: Path, engine: Engine) -> Growth:
     """Adds the photos of a folder that are not there yet.
 
-    Returns how many were added, and a line for each file that could not be read.
+    They are encoded by this engine alone: encodings by other weights, which do not cover them, are
+    dropped from the gallery. app.gallery_encoder completes them again.
     """
-    index = _index_for(folder, engine)
-    parts = [Part.read(folder, name, index) for name in index.parts]
-    known = {item.id for part in parts for item in part.items}
-    fresh = [r for r in read_photo_folder(source) if r.id not in known]
-    back = {r.id for r in read_photo_folder(source)} & set(index.removed)
+    index = index_for(folder, engine.description, engine.folder)
+    known = _known_ids(folder, index)
+    records = read_photo_folder(source)
+    fresh = [r for r in records if r.id not in known]
+    back = {r.id for r in records} & set(index.removed)
     index = replace(index, removed=tuple(i for i in index.removed if i not in back))
     index.write(folder)
     for leftover in folder.glob(".part.*"):  # of a killed run
         shutil.rmtree(leftover)
-    added, problems = len(back), []
+    added, problems, dropped = len(back), [], ()
     bar = tqdm(total=len(fresh), desc="photos", unit="photo")
     for start in range(0, len(fresh), PART_PHOTOS):
         name = f"part-{len(index.parts):05d}"
         with tempfile.TemporaryDirectory(dir=folder, prefix=".part.") as temporary:
             part_folder = Path(temporary) / name
-            part, unreadable = _make_part(
-                fresh[start : start + PART_PHOTOS],
-                part_folder,
-                engine,
-                bar,
-            )
+            chunk = fresh[start : start + PART_PHOTOS]
+            items, unreadable = _make_part(chunk, part_folder, engine, index, bar)
             problems += unreadable
-            if part is None:
+            if not items:
                 continue
             shutil.rmtree(folder / name, ignore_errors=True)  # left by a killed run, not in use
             part_folder.rename(folder / name)
+        before, index = index, index.with_encodings_only_of(engine.description)
+        dropped += _dropped(before, index)
         index = replace(index, parts=(*index.parts, name))
         index.write(folder)
-        added += len(part.items)
+        _delete_unnamed(folder, before, index)
+        added += len(items)
     bar.close()
     _write_notice(folder, index)
-    return added, problems
+    return Growth(added, tuple(problems), dropped)
+
+
+def _known_ids(folder: Path, index: Index) -> set[str]:
+    return {item.id for name in index.parts for item in read_items(folder, name)}
+
+
+def _dropped(before: Index, after: Index) -> tuple[str, ...]:
+    kept = (*after.stage1, *after.scorer)
+    return tuple(e.title for e in (*before.stage1, *before.scorer) if e not in kept)
+
+
+def _delete_unnamed(folder: Path, before: Index, after: Index) -> None:
+    """Deletes dropped files without a suffix: their names do not tell of what weights they are.
+
+    Those with a suffix stay, so that app.gallery_encoder need only encode the new photos.
+    """
+    files = [f for e in before.stage1 if e not in after.stage1 for f in stage1_files(e)]
+    files += [scorer_file(e) for e in before.scorer if e not in after.scorer]
+    for file in files:
+        if file in ("embeddings.npy", "captions.npy", "sides.npy"):
+            for part in before.parts:
+                (folder / part / file).unlink(missing_ok=True)
 
 
 def _write_notice(folder: Path, index: Index) -> None:
     """NOTICE.md: author, licence and source of every photo that has them."""
-    items = [item for name in index.parts for item in Part.read(folder, name, index).items]
+    items = [item for name in index.parts for item in read_items(folder, name)]
     credited = [item for item in items if item.licence or item.author or item.source]
     if not credited:
         return
@@ -103,29 +143,20 @@ def _write_notice(folder: Path, index: Index) -> None:
 def remove_photos(folder: Path, ids: list[str]) -> None:
     """Takes photos out of a gallery; their files stay until the gallery is built again."""
     index = Index.read(folder)
-    known = {item.id for name in index.parts for item in Part.read(folder, name, index).items}
+    known = _known_ids(folder, index)
     for photo in ids:
         if photo not in known - set(index.removed):
             raise GalleryError(f"{folder} has no photo with id {photo!r}: nothing was removed")
     replace(index, removed=tuple(sorted({*index.removed, *ids}))).write(folder)
 
 
-def _index_for(folder: Path, engine: Engine) -> Index:
-    index = Index.read(folder)
-    if index.model_sha256 != engine.sha256:
-        raise GalleryError(
-            f"gallery {folder} was made with model {index.model_sha256[:12]}, the engine "
-            f"{engine.folder} is {engine.sha256[:12]}: use that engine or build a new gallery",
-        )
-    return index
-
-
 def _make_part(
     records: list[PhotoRecord],
     folder: Path,
     engine: Engine,
+    index: Index,
     bar: tqdm,
-) -> tuple[Part | None, list[str]]:
+) -> tuple[list[Item], list[str]]:
     items, embeddings, sides, problems = [], [], [], []
     for chunk in _chunks(records, 8):
         opened = []
@@ -138,34 +169,22 @@ def _make_part(
         if not opened:
             continue
         vectors, side = engine.encode_photos([photo_pixels(photo) for _, photo in opened])
-        embeddings.append(vectors)
+        embeddings.append(vectors.astype(np.float16))
         sides.append(side.astype(np.float16))
         items += [_keep_photo(record, photo, folder) for record, photo in opened]
-    if not items:
-        return None, problems
-    part = Part(
-        items, np.concatenate(embeddings), _embed_captions(items, engine), np.concatenate(sides)
-    )
-    part.write(folder)
-    return part, problems
+    if items:
+        stage1 = stage1_files(index.stage1_of(engine.description))
+        write_array(folder / stage1[0], np.concatenate(embeddings))
+        write_array(folder / stage1[1], embed_captions(items, engine))
+        sides_file = scorer_file(index.scorer_of(engine.description))
+        write_array(folder / sides_file, np.concatenate(sides))
+        write_items(folder, items)
+    return items, problems
 
 
 def _chunks(records: list[PhotoRecord], size: int) -> Iterator[list[PhotoRecord]]:
     for start in range(0, len(records), size):
         yield records[start : start + size]
-
-
-def _embed_captions(items: list[Item], engine: Engine) -> np.ndarray:
-    texts = [caption for item in items for caption in item.captions]
-    if not texts:
-        return np.zeros((0, engine.embedding_width), np.float16)
-    captions = [engine.captions.read(text) for text in texts]
-    embeddings = np.empty((len(texts), engine.embedding_width), np.float32)
-    order = np.argsort([len(c.piece_ids) for c in captions], kind="stable")
-    for start in range(0, len(order), 32):
-        rows = order[start : start + 32]
-        embeddings[rows] = engine.encode_captions([captions[i] for i in rows])[0]
-    return embeddings
 
 
 def _keep_photo(record: PhotoRecord, photo: Image.Image, folder: Path) -> Item:

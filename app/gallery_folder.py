@@ -1,14 +1,16 @@
 """A gallery folder: photos, captions and what both stages need of them, memory-mapped.
 
-    gallery.json          what it was made with, its parts, the ids that were removed
+    gallery.json          its parts, the ids that were removed, its encodings (app.gallery_index)
     part-00000/           at most PART_PHOTOS photos, written whole or not at all
         items.jsonl       id, path, size, captions, licence, author, source: a photo a line
         photos/           the photos, longest side at most 640 pixels
-        embeddings.npy    (photos, D) fp16: stage 1
-        captions.npy      (captions, D) fp16: stage 1
-        sides.npy         (photos, R, S) fp16: stage 2
+        embeddings.npy    (photos, E) fp16: stage 1
+        captions.npy      (captions, E) fp16: stage 1
+        sides.npy         (photos, X + R, S) fp16: the scorer
 
-Only parts that gallery.json names exist for a reader, so every change is one replaced file.
+A gallery may be encoded by several stages 1 and scorers; the files of further ones have a suffix
+(sides-mmca-1a2b3c4d.npy). Only parts and encodings that gallery.json names exist for a reader, so
+every change is one replaced file.
 """
 
 from __future__ import annotations
@@ -20,16 +22,11 @@ from typing import Any
 
 import numpy as np
 
+from app.gallery_index import Encoding, GalleryError, index_for
 from matching.engine import Engine
-from matching.files import read_json, replacing, write_json
-from matching.image import NUM_REGIONS
+from matching.files import replacing
 
-FORMAT_VERSION = 1
 PART_PHOTOS = 128  # 8 MB of sides and about three seconds of work
-
-
-class GalleryError(ValueError):
-    """A gallery folder that cannot be used; the message says why and what to do."""
 
 
 @dataclass(frozen=True)
@@ -46,116 +43,83 @@ class Item:
     source: str | None = None
 
 
-@dataclass(frozen=True)
-class Index:
-    """gallery.json."""
-
-    model_sha256: str
-    embedding_width: int
-    side_width: int
-    parts: tuple[str, ...] = ()
-    removed: tuple[str, ...] = ()
-
-    def write(self, folder: Path) -> None:
-        write_json(folder / "gallery.json", {"format_version": FORMAT_VERSION, **asdict(self)})
-
-    @staticmethod
-    def read(folder: Path) -> Index:
-        if not folder.is_dir():
-            raise GalleryError(
-                f"gallery {folder} is not a folder: make one with python -m app.gallery build",
-            )
-        try:
-            document = read_json(folder / "gallery.json")
-        except (FileNotFoundError, ValueError) as error:
-            raise GalleryError(
-                f"gallery {folder} cannot be used: {error}; "
-                "make it again with python -m app.gallery build",
-            ) from None
-        found = document.pop("format_version", None) if isinstance(document, dict) else None
-        if found != FORMAT_VERSION:
-            raise GalleryError(
-                f"gallery {folder} has format {found}, this program reads {FORMAT_VERSION}: "
-                "make it again with python -m app.gallery build",
-            )
-        document["parts"], document["removed"] = (
-            tuple(document[key]) for key in ("parts", "removed")
-        )
-        return Index(**document)
+def stage1_files(encoding: Encoding) -> tuple[str, str]:
+    """Embeddings of photos and of captions."""
+    return f"embeddings{encoding.suffix}.npy", f"captions{encoding.suffix}.npy"
 
 
-@dataclass(frozen=True)
-class Part:
-    """The arrays and items of one part."""
+def scorer_file(encoding: Encoding) -> str:
+    return f"sides{encoding.suffix}.npy"
 
-    items: list[Item]
-    embeddings: np.ndarray
-    captions: np.ndarray
-    sides: np.ndarray
 
-    def write(self, folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, array in self._arrays().items():
-            np.save(folder / name, array.astype(np.float16), allow_pickle=False)
-        lines = [json.dumps(asdict(item), ensure_ascii=False) for item in self.items]
-        with replacing(folder / "items.jsonl") as temporary:
-            temporary.write_text("\n".join(lines) + "\n", "utf-8")
+def read_items(gallery: Path, part: str) -> list[Item]:
+    """The photos of a part; no array is opened."""
+    try:
+        lines = (gallery / part / "items.jsonl").read_text("utf-8").splitlines()
+        return [_item_of(json.loads(line)) for line in lines]
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise _damaged(gallery, part, str(error)) from None
 
-    def _arrays(self) -> dict[str, np.ndarray]:
-        return {
-            "embeddings.npy": self.embeddings,
-            "captions.npy": self.captions,
-            "sides.npy": self.sides,
-        }
 
-    @staticmethod
-    def read(gallery: Path, name: str, index: Index) -> Part:
-        folder = gallery / name
-        remedy = f"python -m app.gallery check {gallery} tells more; build it again"
-        try:
-            lines = (folder / "items.jsonl").read_text("utf-8").splitlines()
-            items = [_item_of(json.loads(line)) for line in lines]
-            arrays = [
-                np.load(folder / file, mmap_mode="r", allow_pickle=False)
-                for file in ("embeddings.npy", "captions.npy", "sides.npy")
-            ]
-        except (OSError, ValueError, EOFError, TypeError, KeyError) as error:
-            raise GalleryError(
-                f"gallery {gallery}: {name} is damaged ({error}); {remedy}"
-            ) from None
-        captions = sum(len(item.captions) for item in items)
-        expected = [
-            (len(items), index.embedding_width),
-            (captions, index.embedding_width),
-            (len(items), NUM_REGIONS, index.side_width),
-        ]
-        for array, shape in zip(arrays, expected, strict=True):
-            if array.shape != shape:
-                raise GalleryError(
-                    f"gallery {gallery}: {name} holds an array of shape {array.shape}, expected "
-                    f"{shape}; {remedy}",
-                )
-        return Part(items, *arrays)
+def write_items(folder: Path, items: list[Item]) -> None:
+    lines = [json.dumps(asdict(item), ensure_ascii=False) for item in items]
+    with replacing(folder / "items.jsonl") as temporary:
+        temporary.write_text("\n".join(lines) + "\n", "utf-8")
+
+
+def read_part_array(gallery: Path, part: str, file: str, shape: tuple[int, ...]) -> np.ndarray:
+    """One array of a part, memory-mapped, of the shape that it must have."""
+    try:
+        array = np.load(gallery / part / file, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise _damaged(gallery, part, str(error)) from None
+    if array.shape != shape:
+        raise _damaged(gallery, part, f"{file} has shape {array.shape}, expected {shape}")
+    return array
+
+
+def _damaged(gallery: Path, part: str, reason: str) -> GalleryError:
+    return GalleryError(
+        f"gallery {gallery}: {part} is damaged ({reason}); build or copy the gallery again",
+    )
 
 
 def _item_of(document: dict[str, Any]) -> Item:
     return Item(**{**document, "captions": tuple(document["captions"])})
 
 
+@dataclass(frozen=True)
+class Part:
+    """Items of one part and its arrays for one engine."""
+
+    items: list[Item]
+    embeddings: np.ndarray  # (photos, E)
+    captions: np.ndarray  # (captions, E)
+    sides: np.ndarray  # (photos, X + R, S)
+
+    @staticmethod
+    def read(gallery: Path, name: str, stage1: Encoding, scorer: Encoding) -> Part:
+        items = read_items(gallery, name)
+        captions = sum(len(item.captions) for item in items)
+        embeddings_file, captions_file = stage1_files(stage1)
+        return Part(
+            items,
+            read_part_array(gallery, name, embeddings_file, (len(items), *stage1.shape)),
+            read_part_array(gallery, name, captions_file, (captions, *stage1.shape)),
+            read_part_array(gallery, name, scorer_file(scorer), (len(items), *scorer.shape)),
+        )
+
+
 class Gallery:
-    """A gallery opened for search."""
+    """A gallery opened for search with one engine."""
 
     def __init__(self, folder: Path, engine: Engine):
         self.folder = folder
-        index = Index.read(folder)
-        self.model_sha256 = index.model_sha256
-        if index.model_sha256 != engine.sha256:
-            raise GalleryError(
-                f"gallery {folder} was made with model {index.model_sha256[:12]}, the engine "
-                f"{engine.folder} is {engine.sha256[:12]}: build the gallery again with it",
-            )
-        parts = [Part.read(folder, name, index) for name in index.parts]
-        removed = set(index.removed)
+        self.index = index_for(folder, engine.description, engine.folder)
+        stage1 = self.index.stage1_of(engine.description)
+        scorer = self.index.scorer_of(engine.description)
+        parts = [Part.read(folder, name, stage1, scorer) for name in self.index.parts]
+        removed = set(self.index.removed)
         self.items: list[Item] = []
         self._places: list[tuple[np.ndarray, int]] = []  # where the side of each photo is
         embeddings, caption_embeddings = [], []
@@ -182,7 +146,7 @@ class Gallery:
         self.caption_embeddings = np.concatenate(caption_embeddings).astype(np.float32)
 
     def sides(self, photos: np.ndarray) -> np.ndarray:
-        """(B, R, S) float32."""
+        """(B, X + R, S) float32."""
         chosen = (self._places[photo] for photo in photos.tolist())
         return np.stack([sides[row] for sides, row in chosen]).astype(np.float32)
 

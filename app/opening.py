@@ -6,6 +6,7 @@ import argparse
 import os
 from pathlib import Path
 
+from app.engine_choice import EngineChoice, fitting_engines
 from app.gallery_folder import Gallery
 from app.retrieval import Retriever
 from matching.engine import BACKENDS, Engine
@@ -25,6 +26,24 @@ def add_engine_flags(parser: argparse.ArgumentParser) -> None:
         default=default_path("engines", "default"),
         help="engine folder",
     )
+    _add_backend_flag(parser)
+
+
+def add_engines_flags(parser: argparse.ArgumentParser) -> None:
+    """For the page, which offers a choice of engines."""
+    parser.add_argument(
+        "--engine",
+        type=Path,
+        action="append",
+        dest="engines",
+        metavar="ENGINE",
+        help="engine folder; may be given several times (default: the default engine and all "
+        "beside it that the gallery is encoded by)",
+    )
+    _add_backend_flag(parser)
+
+
+def _add_backend_flag(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--backend",
         choices=["auto", *BACKENDS],
@@ -57,3 +76,12 @@ def open_engine(arguments: argparse.Namespace) -> Engine:
 def open_retriever(arguments: argparse.Namespace) -> Retriever:
     engine = open_engine(arguments)
     return Retriever(engine, Gallery(arguments.gallery, engine))
+
+
+def open_engine_choice(arguments: argparse.Namespace) -> EngineChoice:
+    """The engines that were named, or those of this project that fit the gallery."""
+    gallery, backend = arguments.gallery, arguments.backend
+    if arguments.engines:
+        return EngineChoice(gallery, arguments.engines, backend)
+    default = default_path("engines", "default")
+    return EngineChoice(gallery, fitting_engines(gallery, default), backend)

@@ -11,8 +11,10 @@ from pathlib import Path
 import gradio as gr
 import numpy as np
 
+from app.engine_choice import EngineChoice
 from app.explanation import EncodedPhoto, encode_photo
-from app.retrieval import Found, Match, Retriever, Timing
+from app.gallery_index import GalleryError
+from app.retrieval import Found, Match, Timing
 from app.views import (
     attention_top,
     caption_rows,
@@ -22,6 +24,7 @@ from app.views import (
     photo_tiles,
     status_line,
 )
+from matching.engine_description import EngineError
 from matching.image import PhotoError, open_photo
 from matching.text import CaptionError
 
@@ -62,6 +65,7 @@ _SHOW_LENS = """() => {
 class CaptionSearch:
     """A search by caption, kept so that any of its results can be looked into."""
 
+    engine: str
     text: str
     matches: list[Match]
     top: float  # end of the colour range
@@ -71,6 +75,7 @@ class CaptionSearch:
 class PhotoSearch:
     """A search by photo, likewise."""
 
+    engine: str
     path: str
     photo: EncodedPhoto
     matches: list[Match]
@@ -80,22 +85,22 @@ class PhotoSearch:
 class Handlers:
     """What happens on the page's events."""
 
-    def __init__(self, retriever: Retriever):
-        self._retriever = retriever
-        self._engine = retriever.engine
+    def __init__(self, engines: EngineChoice):
+        self._engines = engines
 
-    def find_photos(self, text: str, count: float) -> tuple:
+    def find_photos(self, text: str, count: float, engine: str) -> tuple:
         count = min(max(int(count), 1), MOST_RESULTS)  # the client's number: trust nothing
         with _explained():
-            found = self._retriever.find_photos(text, count)
+            retriever = self._engines[engine]
+            found = retriever.find_photos(text, count)
         photos = np.array([m.photo for m in found.matches])
-        top = attention_top(self._engine, self._retriever.gallery.sides(photos), [text])
-        search = CaptionSearch(text, found.matches, top)
+        top = attention_top(retriever.engine, retriever.gallery.sides(photos), [text])
+        search = CaptionSearch(engine, text, found.matches, top)
         with _explained():
-            first = gallery_lens(self._retriever, found.matches[0], text, top)
+            first = gallery_lens(retriever, found.matches[0], text, top)
         return (
             gr.Gallery(photo_tiles(found), selected_index=None),
-            status_line(found, self._engine, "photos"),
+            status_line(found, retriever.engine, "photos"),
             search,
             first,
         )
@@ -107,29 +112,31 @@ class Handlers:
             raise gr.Error(f"There is no result {event.index + 1}.", print_exception=False)
         match = search.matches[event.index]
         with _explained():
-            return gallery_lens(self._retriever, match, search.text, search.top)
+            return gallery_lens(self._engines[search.engine], match, search.text, search.top)
 
-    def find_captions(self, path: str | None) -> tuple:
+    def find_captions(self, path: str | None, engine: str) -> tuple:
         if path is None:
             return [], gr.Gallery([]), "", None, None
         timing = Timing()
-        with _explained(), timing.measure("decoding"):
-            picture = open_photo(Path(path))
+        with _explained():
+            retriever = self._engines[engine]
+            with timing.measure("decoding"):
+                picture = open_photo(Path(path))
         with timing.measure("image encoder"):
-            photo = encode_photo(self._engine, picture)
-        captions = self._retriever.find_captions(photo, 10)
-        similar = self._retriever.find_similar(photo, 8)
+            photo = encode_photo(retriever.engine, picture)
+        captions = retriever.find_captions(photo, 10)
+        similar = retriever.find_similar(photo, 8)
         timing.milliseconds |= captions.timing.milliseconds
         status = status_line(
             Found(captions.matches, timing, captions.note),
-            self._engine,
+            retriever.engine,
             "captions",
         )
         if not captions.matches:
             return [], gr.Gallery(photo_tiles(similar)), status, None, None
         texts = [m.caption for m in captions.matches]
-        top = attention_top(self._engine, photo.side[None], texts)
-        search = PhotoSearch(path, photo, captions.matches, top)
+        top = attention_top(retriever.engine, photo.side[None], texts)
+        search = PhotoSearch(engine, path, photo, captions.matches, top)
         return (
             caption_rows(captions),
             gr.Gallery(photo_tiles(similar), selected_index=None),
@@ -145,11 +152,25 @@ class Handlers:
         with _explained():
             return self._caption_lens(search, index)
 
+    def switch_photos(self, text: str, count: float, engine: str, tab: str) -> tuple:
+        """The search by caption once more, by another engine; the lens is the open tab's."""
+        if not text.strip():
+            return (gr.skip(),) * 4
+        *found, why = self.find_photos(text, count, engine)
+        return *found, why if tab == "photos" else gr.skip()
+
+    def switch_captions(self, path: str | None, engine: str, tab: str) -> tuple:
+        """The search by photo, likewise."""
+        if path is None:
+            return (gr.skip(),) * 5
+        *found, why = self.find_captions(path, engine)
+        return *found, why if tab == "captions" else gr.skip()
+
     def _caption_lens(self, search: PhotoSearch, index: int) -> dict:
         match = search.matches[index]
         heading = f"Caption {match.rank}, number {match.stage1_rank} of stage 1"
         return lens(
-            self._engine,
+            self._engines[search.engine].engine,
             search.photo,
             open_photo(Path(search.path)),
             match.caption,
@@ -164,7 +185,7 @@ def _explained() -> Iterator[None]:
     """Shows the message of an error that the person can do something about."""
     try:
         yield
-    except (CaptionError, PhotoError) as error:
+    except (CaptionError, PhotoError, EngineError, GalleryError) as error:
         text = str(error)
         message = text[:1].upper() + text[1:] + ("" if text.endswith(".") else ".")
         raise gr.Error(message, title="That did not work", print_exception=False) from None
@@ -180,27 +201,46 @@ def _component(name: str, elem_id: str, **arguments: object) -> gr.HTML:
     )
 
 
-def make_page(retriever: Retriever) -> gr.Blocks:
-    handlers = Handlers(retriever)
-    gallery = retriever.gallery
+def make_page(engines: EngineChoice) -> gr.Blocks:
+    handlers = Handlers(engines)
+    gallery = engines.first.gallery
     with gr.Blocks(title="CampLens", delete_cache=(3600, 86400)) as page:
         gr.Markdown(
             "# CampLens\nType a caption or upload a photo; see what matches in "
             f"{len(gallery.items):,} photos, **and why**.",
             elem_id="title",
         )
+        tab = gr.State("photos")
         with gr.Row():
             with gr.Column(scale=6, min_width=320):
-                with gr.Tab("Find photos"):
+                with gr.Tab("Find photos") as photo_tab:
                     photo_parts = _photo_tab()
-                with gr.Tab("Find captions"):
+                with gr.Tab("Find captions") as caption_tab:
                     caption_parts = _caption_tab()
+                options = _options(engines)
             with gr.Column(scale=5, min_width=320):
                 why = _component("lens", "why")
-        _wire_photos(handlers, photo_parts, why)
-        _wire_captions(handlers, caption_parts, why)
-        _credits(retriever)
+        photo_tab.select(lambda: "photos", None, tab, api_name=False, show_progress="hidden")
+        caption_tab.select(lambda: "captions", None, tab, api_name=False, show_progress="hidden")
+        _wire_photos(handlers, photo_parts, options, tab, why)
+        _wire_captions(handlers, caption_parts, options, tab, why)
+        _credits(engines)
     return page
+
+
+def _options(engines: EngineChoice) -> dict:
+    with gr.Accordion("Options", open=False):
+        count = gr.Slider(4, MOST_RESULTS, value=12, step=4, label="Photos found", elem_id="count")
+        engine = gr.Dropdown(
+            engines.names,
+            value=engines.names[0],
+            label="Engine",
+            info="Stage 1 + scorer",
+            visible=len(engines.names) > 1,
+            filterable=False,
+            elem_id="engine",
+        )
+    return {"count": count, "engine": engine}
 
 
 def _photo_tab() -> dict:
@@ -233,8 +273,6 @@ def _photo_tab() -> dict:
         show_label=False,
         buttons=[],
     )
-    with gr.Accordion("Options", open=False):
-        count = gr.Slider(4, MOST_RESULTS, value=12, step=4, label="Results", elem_id="count")
     search = gr.State(None)
     return locals()
 
@@ -265,9 +303,15 @@ def _caption_tab() -> dict:
     return locals()
 
 
-def _wire_photos(handlers: Handlers, parts: dict, why: gr.HTML) -> None:
+def _wire_photos(
+    handlers: Handlers,
+    parts: dict,
+    options: dict,
+    tab: gr.State,
+    why: gr.HTML,
+) -> None:
     outputs = [parts["photos"], parts["status"], parts["search"], why]
-    inputs = [parts["caption"], parts["count"]]
+    inputs = [parts["caption"], options["count"], options["engine"]]
     gr.on(
         [parts["caption"].submit, parts["button"].click],
         handlers.find_photos,
@@ -277,12 +321,14 @@ def _wire_photos(handlers: Handlers, parts: dict, why: gr.HTML) -> None:
         api_name="find_photos",
         show_progress="minimal",
     )
-    parts["count"].release(
-        lambda text, count: handlers.find_photos(text, count) if text.strip() else [gr.skip()] * 4,
-        inputs,
+    gr.on(
+        [options["count"].release, options["engine"].input],
+        handlers.switch_photos,
+        [*inputs, tab],
         outputs,
         trigger_mode="always_last",
         api_name=False,
+        show_progress="minimal",
     )
     parts["examples"].click(
         lambda sample: sample[0],
@@ -299,13 +345,29 @@ def _wire_photos(handlers: Handlers, parts: dict, why: gr.HTML) -> None:
     ).then(None, js=_SHOW_LENS)
 
 
-def _wire_captions(handlers: Handlers, parts: dict, why: gr.HTML) -> None:
+def _wire_captions(
+    handlers: Handlers,
+    parts: dict,
+    options: dict,
+    tab: gr.State,
+    why: gr.HTML,
+) -> None:
+    outputs = [parts["captions"], parts["similar"], parts["status"], parts["search"], why]
+    inputs = [parts["upload"], options["engine"]]
     parts["upload"].change(
         handlers.find_captions,
-        parts["upload"],
-        [parts["captions"], parts["similar"], parts["status"], parts["search"], why],
+        inputs,
+        outputs,
         trigger_mode="always_last",
         api_name="find_captions",
+        show_progress="minimal",
+    )
+    options["engine"].input(
+        handlers.switch_captions,
+        [*inputs, tab],
+        outputs,
+        trigger_mode="always_last",
+        api_name=False,
         show_progress="minimal",
     )
     parts["captions"].select(
@@ -317,8 +379,8 @@ def _wire_captions(handlers: Handlers, parts: dict, why: gr.HTML) -> None:
     ).then(None, js=_SHOW_LENS)
 
 
-def _credits(retriever: Retriever) -> None:
-    items = retriever.gallery.items
+def _credits(engines: EngineChoice) -> None:
+    items = engines.first.gallery.items
     licences = Counter(item.licence or "not stated" for item in items)
     listed = " · ".join(f"{name} ({count})" for name, count in licences.most_common())
     with gr.Accordion("Photos, authors and licences", open=False):
@@ -330,19 +392,23 @@ def _credits(retriever: Retriever) -> None:
             max_height=320,
             wrap=True,
         )
-    gr.Markdown(f"Engine: {retriever.engine.name} · model {retriever.engine.sha256[:12]}")
+    first, *others = engines.names
+    also = f" · under Options also {', '.join(others)}" if others else ""
+    engine = engines.first.engine
+    gr.Markdown(f"Engine: {engine.name} · model {engine.sha256[:12]}{also}")
 
 
-def launch_page(retriever: Retriever, host: str, port: int) -> None:
+def launch_page(engines: EngineChoice, host: str, port: int) -> None:
     """Warms up, serves the page and waits."""
-    handlers = Handlers(retriever)
-    handlers.find_photos(EXAMPLES[0], 12)  # the first run of a graph is slow: not a person's
-    make_page(retriever).queue(max_size=64).launch(
+    handlers = Handlers(engines)
+    # The first run of a graph is slow: not a person's.
+    handlers.find_photos(EXAMPLES[0], 12, engines.names[0])
+    make_page(engines).queue(max_size=64).launch(
         server_name=host,
         server_port=port,
         css=_CSS,
         theme=gr.themes.Soft(primary_hue="purple", font=["system-ui", "sans-serif"]),
-        allowed_paths=[str(retriever.gallery.folder.resolve())],
+        allowed_paths=[str(engines.first.gallery.folder.resolve())],
         max_file_size="20mb",
         show_error=False,
         footer_links=[],

@@ -1,4 +1,4 @@
-"""Two-stage retrieval: embeddings shortlist, CAMP scores the shortlist, ties to the lower index."""
+"""Two-stage retrieval: stage 1 lists, the scorer ranks what is listed, ties to the lower index."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Match:
     path: str
     caption: str | None
     score: float
-    probability: float | None  # only CAMP gives one
+    probability: float | None  # only the scorer gives one
     stage1_score: float
     stage1_rank: int
 
@@ -74,6 +74,7 @@ class Found:
 class Retriever:
     def __init__(self, engine: Engine, gallery: Gallery):
         self.engine, self.gallery = engine, gallery
+        self._scorer = engine.description.scorer.title
         self._caption_sides: dict[int, np.ndarray] = {}
 
     def find_photos(self, text: str, count: int, rerank: bool = True) -> Found:
@@ -83,11 +84,11 @@ class Retriever:
             caption = self.engine.captions.read(text)
             embeddings, sides = self.engine.encode_captions([caption])
         with timing.measure("stage 1"):
-            stage1 = self.gallery.embeddings @ embeddings[0]
+            stage1 = self.engine.similarity(embeddings, self.gallery.embeddings)[0]
             listed = shortlist(stage1[None], max(PHOTO_SHORTLIST, count))[0]
         order, scores = np.arange(len(listed)), None
         if rerank:
-            with timing.measure("CAMP"):
+            with timing.measure(self._scorer):
                 captions, mask = pad_captions(sides)
                 logits = self.engine.score_grid(self.gallery.sides(listed), captions, mask)[0]
                 scores = self.engine.ranking.scores(logits[:, 0], stage1[listed])
@@ -97,8 +98,8 @@ class Retriever:
             for place in order[:count].tolist()
         ]
         matches = [
-            self._match(rank, int(photo), self._first_caption(int(photo)), cosine, place, score)
-            for rank, (photo, cosine, place, score) in enumerate(rows, 1)
+            self._match(rank, int(photo), self._first_caption(int(photo)), similarity, place, score)
+            for rank, (photo, similarity, place, score) in enumerate(rows, 1)
         ]
         return Found(matches, timing, cut_note(caption))
 
@@ -114,11 +115,11 @@ class Retriever:
         if not self.gallery.captions:
             return Found([], timing, "This gallery has no captions.")
         with timing.measure("stage 1"):
-            stage1 = self.gallery.caption_embeddings @ query.embedding
+            stage1 = self._similarity(query, self.gallery.caption_embeddings)
             listed = shortlist(stage1[None], max(CAPTION_SHORTLIST, count))[0]
         order, scores = np.arange(len(listed)), None
         if rerank:
-            with timing.measure("CAMP"):
+            with timing.measure(self._scorer):
                 captions, mask = pad_captions(self._sides_of_captions(listed))
                 logits = self.engine.score_grid(query.side[None], captions, mask)[0]
                 scores = self.engine.ranking.scores(logits[0], stage1[listed])
@@ -140,16 +141,19 @@ class Retriever:
         return Found(matches, timing)
 
     def find_similar(self, query: EncodedPhoto, count: int) -> Found:
-        """Photos like a photo: stage 1 alone, as CAMP compares photos with captions only."""
+        """Photos like a photo: stage 1 alone, as scorers compare photos with captions only."""
         timing = Timing()
         with timing.measure("stage 1"):
-            stage1 = self.gallery.embeddings @ query.embedding
+            stage1 = self._similarity(query, self.gallery.embeddings)
             listed = shortlist(stage1[None], count)[0].tolist()
         matches = [
             self._match(rank, photo, self._first_caption(photo), stage1[photo], rank - 1, None)
             for rank, photo in enumerate(listed, 1)
         ]
         return Found(matches, timing)
+
+    def _similarity(self, query: EncodedPhoto, embeddings: np.ndarray) -> np.ndarray:
+        return self.engine.similarity(query.embedding[None], embeddings)[0]
 
     def _sides_of_captions(self, captions: np.ndarray) -> list[np.ndarray]:
         """Sides of gallery captions, encoded once and kept."""
@@ -171,7 +175,7 @@ class Retriever:
         rank: int,
         photo: int,
         caption: str | None,
-        cosine: float,
+        similarity: float,
         place: int,
         score: float | None,
     ) -> Match:
@@ -185,9 +189,9 @@ class Retriever:
             item.id,
             str(self.gallery.photo_path(photo)),
             caption,
-            round(float(cosine if score is None else score), 6),
+            round(float(similarity if score is None else score), 6),
             None if probability is None else round(probability, 6),
-            round(float(cosine), 6),
+            round(float(similarity), 6),
             place + 1,
         )
 

@@ -10,7 +10,14 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from app.explanation import EncodedPhoto, cell_map, explain
+from app.explanation import (
+    EncodedPhoto,
+    Explanation,
+    attention_of,
+    cell_map,
+    explain,
+    shares_of_words,
+)
 from app.gallery_folder import Item
 from app.retrieval import Found, Match, Retriever
 from matching.encoded import pad_captions
@@ -56,10 +63,18 @@ def status_line(found: Found, engine: Engine, what: str) -> str:
 
 def attention_top(engine: Engine, photos: np.ndarray, texts: list[str]) -> float:
     """The largest attention of all pairs of a query: the end of its one colour range."""
+    whose = attention_of(engine)
+    if whose is None:
+        return 1.0
     _, sides = engine.encode_captions([engine.captions.read(text) for text in texts])
     captions, mask = pad_captions(sides)
-    attention = engine.score_grid(photos, captions, mask, ("word_attention",))[0]
-    return float(np.where(mask[None, :, :, None], attention, 0).max())
+    if whose == "words":
+        attention = engine.score_grid(photos, captions, mask, ("word_attention",))[0]
+    else:
+        looks = engine.score_grid(photos, captions, mask, ("region_attention",))[0]
+        attention = shares_of_words(looks)
+    words = mask[None, :, engine.extra_positions :, None]
+    return max(float(np.where(words, attention, 0).max()), 1e-6)
 
 
 def lens(
@@ -73,29 +88,53 @@ def lens(
 ) -> dict[str, Any]:
     """Everything that app/static/lens.js draws of one pair; no further trip to the server."""
     explanation = explain(engine, photo, text)
+    attention, gates = explanation.word_attention, explanation.region_gates
+    scorer = engine.description.scorer.title
     return {
         "heading": heading,
         "photo": _data_url(picture),
         "caption": explanation.caption.text[: explanation.caption.spans[-1][1] + 40],
-        "words": [
-            {"start": start, "end": end, "gate": round(float(gate), 4), "map": _cells(weights)}
-            for (start, end), gate, weights in zip(
-                explanation.caption.spans,
-                explanation.word_gates,
-                explanation.word_attention,
-                strict=True,
-            )
-        ],
-        "whole": _cells(explanation.word_attention.max(0)),
-        "regions": _cells(explanation.region_gates),
+        "words": _words(explanation),
+        "whole": None if attention is None else _cells(attention.max(0)),
+        "regions": None if gates is None else _cells(gates),
         "top": round(top, 4),
+        "hint": _hint(explanation, scorer),
         "numbers": (
             f"probability {100 * explanation.probability:.1f} % · score {explanation.score:.2f} = "
-            f"CAMP {explanation.logit:.2f} + {engine.ranking.stage1_weight:g} × "
+            f"{scorer} {explanation.logit:.2f} + {engine.ranking.stage1_weight:g} × "
             f"stage 1 {explanation.stage1_score:.3f}"
         ),
         "credit": credit,
     }
+
+
+def _words(explanation: Explanation) -> list[dict[str, Any]]:
+    """Where each word stands, its gate and its map; None where the scorer has none."""
+    attention, gates = explanation.word_attention, explanation.word_gates
+    return [
+        {
+            "start": start,
+            "end": end,
+            "gate": None if gates is None else round(float(gates[n]), 4),
+            "map": None if attention is None else _cells(attention[n]),
+        }
+        for n, (start, end) in enumerate(explanation.caption.spans)
+    ]
+
+
+def _hint(explanation: Explanation, scorer: str) -> str:
+    """How the lens is read."""
+    look = {
+        "words": "Point at a word to see where it looks.",
+        "regions": f"In {scorer} regions look at words: point at a word to see which of them do.",
+        None: f"{scorer} in this form has no attention to show.",
+    }[explanation.attention_of]
+    if explanation.word_gates is None:
+        gates = f"{scorer} has no gates, so no word is shaded."
+    else:
+        gates = "The darker a word, the more open its gate."
+    proof = "Attention shows what the model read, not a proof of why."
+    return " ".join([look, gates] + ([proof] if explanation.attention_of else []))
 
 
 def gallery_lens(

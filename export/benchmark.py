@@ -21,14 +21,14 @@ import numpy as np
 import onnxruntime
 import torch
 
-from export.build_onnx import DEFAULT_CHECKPOINT
+from export.graphs import DEFAULT_CHECKPOINT
 from matching.checkpoint import load_checkpoint
 from matching.command import run_command
 from matching.config import CampConfig
-from matching.contract import PAIR_SCORER
+from matching.contract import PAIR_OUTPUTS, graphs
 from matching.image import NUM_REGIONS
 from matching.models.camp import Camp
-from matching.models.encoders import PairScorer, join_side
+from matching.models.encoders import PairScorer
 
 _PHOTOS = 1000
 _PHOTOS_A_RUN = 16  # cache-sized for both
@@ -40,8 +40,8 @@ def compare(camp: Camp, words: int, threads: int, repeats: int) -> dict[str, flo
     v = torch.randn(_PHOTOS, NUM_REGIONS, camp.dimension, generator=generator)
     t = torch.randn(words, camp.dimension, generator=generator)
     with torch.inference_mode():
-        image_sides = join_side(camp.photo_side(v)).numpy()
-        caption_side = join_side(camp.caption_side(t))[None].numpy()
+        image_sides = camp.photo_side_of(v).numpy()
+        caption_side = camp.caption_side_of(t)[None].numpy()
     session = _session(camp, threads)
     mask = np.ones((1, words), bool)
 
@@ -90,7 +90,7 @@ def _seconds(run: Callable[[], object]) -> float:
 
 
 def _session(camp: Camp, threads: int) -> onnxruntime.InferenceSession:
-    width = 3 * camp.dimension + camp.key_dimension
+    width, spec = camp.side_width, graphs(0, PAIR_OUTPUTS)[-1]
     photos, captions, words = (
         torch.export.Dim(name, min=1, max=4096) for name in ("photos", "captions", "words")
     )
@@ -111,8 +111,8 @@ def _session(camp: Camp, threads: int) -> onnxruntime.InferenceSession:
             dynamo=True,
             verbose=False,
             opset_version=20,
-            input_names=[spec.name for spec in PAIR_SCORER.inputs],
-            output_names=[spec.name for spec in PAIR_SCORER.outputs],
+            input_names=[t.name for t in spec.inputs],
+            output_names=[t.name for t in spec.outputs],
             dynamic_shapes=({0: photos}, {0: captions, 1: words}, {0: captions, 1: words}),
         )
         return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
@@ -120,14 +120,24 @@ def _session(camp: Camp, threads: int) -> onnxruntime.InferenceSession:
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m export.benchmark", description=__doc__)
-    parser.add_argument("--checkpoint", type=Path, default=DEFAULT_CHECKPOINT)
+    parser.add_argument("--scorer", type=Path, metavar="C", help="checkpoint of CAMP")
+    parser.add_argument(
+        "--checkpoint",
+        type=Path,
+        default=DEFAULT_CHECKPOINT,
+        metavar="C",
+        help="stands for --scorer C/camp (default %(default)s)",
+    )
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     arguments = parser.parse_args(argv)
     torch.set_num_threads(arguments.threads)
     torch.manual_seed(0)
-    ours = load_checkpoint(arguments.checkpoint / "camp", "camp").model
+    folder = arguments.scorer or arguments.checkpoint / "camp"
+    ours = load_checkpoint(folder, "scorer").model
+    if not isinstance(ours, Camp):
+        raise ValueError(f"{folder} is no CAMP: give a checkpoint of CAMP")
     paper = Camp(CampConfig(dimension=1024, key_dimension=1024)).eval()
     rows = {
         name: compare(camp, words, arguments.threads, arguments.repeats)

@@ -1,9 +1,9 @@
-"""python -m export.build_onnx: the three graphs from the checkpoints, to an engine folder."""
+"""python -m export.build_onnx: a stage 1 and a scorer as three graphs, to an engine folder."""
 
 from __future__ import annotations
 
 import argparse
-import hashlib
+import dataclasses
 import json
 import logging
 import shutil
@@ -15,18 +15,28 @@ from pathlib import Path
 import onnx
 import torch
 
-from export.graphs import TrainedGraphs
+from export.graphs import TrainedGraphs, add_checkpoint_flags, checkpoint_folders
 from export.parity import measure_parity
-from export.weights import pack_weights, save_sharded
+from export.weights import backbone_first, pack_weights, save_sharded
+from matching.checkpoint import Checkpoint, ranking_of
 from matching.command import run_command
-from matching.contract import FORMAT_VERSION, GRAPHS, Axis, GraphSpec
-from matching.files import sha256_of, write_json
+from matching.config import CampConfig
+from matching.contract import Axis, GraphSpec
+from matching.engine_description import EngineDescription, ScorerDescription, Stage1Description
+from matching.files import sha256_of
 from matching.image import NUM_REGIONS
 from matching.models.text_backbone import backbone_folder
+from matching.similarity import Similarity
 
 OPSET = 20
-DEFAULT_CHECKPOINT = Path("checkpoints/default")
 DEFAULT_ENGINE = Path("engines/default")
+TITLES = {
+    "vse_infinity": "VSE-infinity",
+    "camp": "CAMP",
+    "dive": "DivE",
+    "mmca": "MMCA",
+    "scan": "SCAN",
+}
 
 
 def export_graph(graphs: TrainedGraphs, graph: GraphSpec) -> onnx.ModelProto:
@@ -53,13 +63,14 @@ def export_graph(graphs: TrainedGraphs, graph: GraphSpec) -> onnx.ModelProto:
     model = program.model_proto
     del model.graph.value_info[:]
     _remove_traces(model)
+    backbone_first(model)
     pack_weights(model)
     return model
 
 
 def _dimension(known: dict[str, torch.export.Dim], axis: Axis) -> torch.export.Dim:
     if axis.name not in known:
-        known[axis.name] = torch.export.Dim(axis.name, min=1, max=4096)
+        known[axis.name] = torch.export.Dim(axis.name, min=axis.least, max=axis.most)
     return known[axis.name]
 
 
@@ -77,61 +88,103 @@ def _remove_traces(model: onnx.ModelProto) -> None:
     model.doc_string = model.graph.doc_string = ""
 
 
-def build_engine(checkpoint: Path, engine: Path) -> dict:
-    """Exports, verifies and puts the folder in place; returns its description."""
-    graphs = TrainedGraphs.load(checkpoint)
+def build_engine(
+    stage1: Path,
+    scorer: Path,
+    engine: Path,
+    name: str | None = None,
+) -> EngineDescription:
+    """Exports two checkpoints, verifies and puts the folder in place; returns its description."""
+    graphs = TrainedGraphs.load(stage1, scorer)
+    ranking_of(graphs.scorer, graphs.stage1)  # if it is not chosen yet: said before the work
     engine.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=engine.parent, prefix=f".{engine.name}.") as temporary:
         folder = Path(temporary) / engine.name
         folder.mkdir()
-        files = [f for g in GRAPHS for f in save_sharded(export_graph(graphs, g), folder, g.name)]
+        files = [
+            file
+            for graph in graphs.specs
+            for file in save_sharded(export_graph(graphs, graph), folder, graph.name)
+        ]
         shutil.copyfile(backbone_folder() / "tokenizer.json", folder / "tokenizer.json")
-        description = describe(graphs, folder, [*files, "tokenizer.json"])
-        write_json(folder / "engine.json", description)
-        description["parity"] = measure_parity(graphs, folder)
-        write_json(folder / "engine.json", description)
+        description = describe(graphs, folder, [*files, "tokenizer.json"], name)
+        description.write(folder)
         shutil.rmtree(engine, ignore_errors=True)
         folder.rename(engine)
     return description
 
 
-def describe(graphs: TrainedGraphs, folder: Path, files: list[str]) -> dict:
-    shas = [graphs.stage1.sha256, graphs.camp.sha256, graphs.camp.config["backbone_sha256"]]
-    config = graphs.camp.config["model"]
-    return {
-        "format_version": FORMAT_VERSION,
-        "name": "VSE-infinity + CAMP (fast)",
-        # Names the weights: a gallery made with other weights is refused.
-        "model_sha256": hashlib.sha256("".join(shas).encode()).hexdigest(),
-        "stage1_sha256": shas[0],
-        "camp_sha256": shas[1],
-        "backbone_sha256": shas[2],
-        "opset": OPSET,
-        "precision": "fp32, weights stored as fp16 and int8 rows",
-        "num_regions": NUM_REGIONS,
-        "embedding_width": graphs.stage1.config["model"]["dimension"],
-        "side_width": 3 * config["dimension"] + config["key_dimension"],
-        "ranking": graphs.camp.config["ranking"],
-        "files": {name: sha256_of(folder / name) for name in files},
-    }
+def describe(
+    graphs: TrainedGraphs,
+    folder: Path,
+    files: list[str],
+    name: str | None = None,
+) -> EngineDescription:
+    stage1, scorer = graphs.stage1, graphs.scorer
+    settings = getattr(stage1.model, "similarity_settings", dict)()  # none: cosine
+    return EngineDescription(
+        name=name or _name(stage1, scorer),
+        stage1=Stage1Description(
+            stage1.system,
+            TITLES[stage1.system],
+            stage1.sha256,
+            Similarity.from_json(settings).to_json(),
+        ),
+        scorer=ScorerDescription(
+            scorer.system,
+            TITLES[scorer.system],
+            scorer.sha256,
+            scorer.model.extra_positions,
+            graphs.outputs,
+        ),
+        backbone_sha256=graphs.backbone_sha256,
+        opset=OPSET,
+        precision="fp32, weights stored as fp16 and int8 rows",
+        num_regions=NUM_REGIONS,
+        embedding_width=stage1.model.embedding_width,
+        side_width=scorer.model.side_width,
+        ranking=dataclasses.asdict(ranking_of(scorer, stage1)),
+        files={file: sha256_of(folder / file) for file in files},
+        parity=measure_parity(graphs, folder),
+    )
+
+
+def _name(stage1: Checkpoint, scorer: Checkpoint) -> str:
+    title = TITLES[scorer.system] + _form(scorer)
+    return title if stage1 is scorer else f"{TITLES[stage1.system]} + {title}"
+
+
+def _form(scorer: Checkpoint) -> str:
+    """The form of a system that has several; an unnamed one of CAMP says nothing."""
+    config = scorer.config["model"]
+    if scorer.system == "scan":
+        return f" ({config['direction']})"
+    # Encoder settings and sizes are no part of the form.
+    parts = ("messages", "gate", "fusion", "residual", "aggregation", "score", "normalise_features")
+    fast = CampConfig()
+    is_fast = scorer.system == "camp" and all(config[p] == getattr(fast, p) for p in parts)
+    return " (fast)" if is_fast else ""
 
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m export.build_onnx", description=__doc__)
-    parser.add_argument("--checkpoint", type=Path, default=DEFAULT_CHECKPOINT)
+    add_checkpoint_flags(parser)
     parser.add_argument("--engine", type=Path, default=DEFAULT_ENGINE, help="folder to write")
+    parser.add_argument("--name", help="for people (default: after the systems)")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     arguments = parser.parse_args(argv)
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)
-    description = build_engine(arguments.checkpoint, arguments.engine)
-    size = sum((arguments.engine / name).stat().st_size for name in description["files"])
+    folders = checkpoint_folders(arguments)
+    description = build_engine(*folders, arguments.engine, arguments.name)
+    size = sum((arguments.engine / name).stat().st_size for name in description.files)
     if arguments.json:
-        print(json.dumps({"engine": str(arguments.engine), "size_bytes": size, **description}))
+        document = {"engine": str(arguments.engine), "size_bytes": size}
+        print(json.dumps({**document, **dataclasses.asdict(description)}))
     else:
-        worst = max(description["parity"].values())
+        worst = max(description.parity.values())
         print(
-            f"{arguments.engine}: {len(GRAPHS)} graphs, opset {OPSET}, {size / 1e6:.1f} MB, "
-            f"largest difference from torch {worst:.1e}",
+            f"{arguments.engine}: {description.name}, {len(description.graphs)} graphs, opset "
+            f"{OPSET}, {size / 1e6:.1f} MB, largest difference from torch {worst:.1e}",
         )
     return 0
 

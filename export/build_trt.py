@@ -20,7 +20,7 @@ import onnx
 from export.build_onnx import DEFAULT_ENGINE
 from export.weights import unpack_weights
 from matching.command import run_command
-from matching.contract import GRAPHS, Axis, GraphSpec
+from matching.contract import Axis, GraphSpec
 from matching.engine import Engine
 from matching.files import replacing, sha256_of, write_json
 
@@ -126,14 +126,14 @@ def build_plans(engine: Path, out: Path, capabilities: list[str] | None) -> dict
     widths = {"embedding_width": opened.embedding_width, "side_width": opened.side_width}
     targets = (capabilities or list(DEFAULT_CAPABILITIES)) if rtx else ["this machine's GPU"]
     plans = {}
-    for graph in GRAPHS:
+    for graph in opened.description.graphs:
         plan = build_plan(trt, rtx, engine, graph, widths, targets)
         path = out / f"{graph.name}.plan"
         with replacing(path) as temporary:
             temporary.write_bytes(plan)
         plans[path.name] = {
             "sha256": sha256_of(path),
-            "onnx_sha256": opened.description["files"][f"{graph.name}.onnx"],
+            "onnx_sha256": opened.description.files[f"{graph.name}.onnx"],
             "size_bytes": len(plan),
         }
         print(f"{path}: {len(plan) / 1e6:.1f} MB", file=sys.stderr)
@@ -145,7 +145,7 @@ def build_plans(engine: Path, out: Path, capabilities: list[str] | None) -> dict
         "model_sha256": opened.sha256,
         "profiles": {
             a.name: [a.least, a.usual, a.most]
-            for g in GRAPHS
+            for g in opened.description.graphs
             for s in g.inputs
             for a in s.axes
             if isinstance(a, Axis)

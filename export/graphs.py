@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,14 +11,16 @@ import torch
 from torch import Tensor, nn
 
 from matching.checkpoint import Checkpoint, load_checkpoint
-from matching.contract import GraphSpec
-from matching.image import IMAGE_SIZE
+from matching.contract import PAIR_OUTPUTS, GraphSpec, graphs
+from matching.image import IMAGE_SIZE, NUM_REGIONS
 from matching.models.encoders import ImageEncoder, PairScorer, TextEncoder
 from matching.models.image_backbone import ImageBackbone
 from matching.models.text_backbone import LowerTextBackbone, backbone_folder
+from matching.models.vse_infinity import VseInfinity
 from matching.prepare import backbone_sha256
 from matching.text import CaptionReader, caption_batch
 
+DEFAULT_CHECKPOINT = Path("checkpoints/default")
 _SENTENCES = (
     "a dog in the snow",
     "two children in red coats play football on a wet street while a bus passes behind them",
@@ -27,37 +30,71 @@ _SENTENCES = (
 )
 
 
+def add_checkpoint_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--stage1", type=Path, metavar="C", help="checkpoint of stage 1")
+    parser.add_argument("--scorer", type=Path, metavar="C", help="checkpoint of the scorer")
+    parser.add_argument(
+        "--checkpoint",
+        type=Path,
+        default=DEFAULT_CHECKPOINT,
+        metavar="C",
+        help="stands for --stage1 C/vse_infinity --scorer C/camp (default %(default)s)",
+    )
+
+
+def checkpoint_folders(arguments: argparse.Namespace) -> tuple[Path, Path]:
+    """Of stage 1 and of the scorer."""
+    return (
+        arguments.stage1 or arguments.checkpoint / "vse_infinity",
+        arguments.scorer or arguments.checkpoint / "camp",
+    )
+
+
 @dataclass(frozen=True)
 class TrainedGraphs:
     image_encoder: ImageEncoder
     text_encoder: TextEncoder
     pair_scorer: PairScorer
     stage1: Checkpoint
-    camp: Checkpoint
+    scorer: Checkpoint
+    backbone_sha256: str
 
     @staticmethod
-    def load(folder: Path) -> TrainedGraphs:
-        """Reads checkpoints/NAME/{vse_infinity,camp} and the frozen backbones."""
-        stage1 = load_checkpoint(folder / "vse_infinity", "vse_infinity")
-        camp = load_checkpoint(folder / "camp", "camp")
+    def load(stage1_folder: Path, scorer_folder: Path) -> TrainedGraphs:
+        """Reads two checkpoints, which may be the same one, and the frozen backbones."""
+        scorer = load_checkpoint(scorer_folder, "scorer")
+        stage1 = load_checkpoint(stage1_folder, "stage1")
+        if (stage1.sha256, stage1.config["model"]) == (scorer.sha256, scorer.config["model"]):
+            stage1 = scorer  # one module: its encoders run once
         image_backbone, text_backbone = ImageBackbone().eval(), LowerTextBackbone().eval()
         found = backbone_sha256(image_backbone, text_backbone)
-        for checkpoint in (stage1, camp):
-            if checkpoint.config["backbone_sha256"] != found:
-                raise ValueError(
-                    f"{folder}/{checkpoint.system} was trained on backbone "
-                    f"{checkpoint.config['backbone_sha256'][:12]}, installed is {found[:12]}: "
-                    "install the versions of requirements-dev.txt",
-                )
-        stage1.model.region_pooling.freeze()
-        stage1.model.word_pooling.freeze()
+        for checkpoint in (stage1, scorer):
+            _check_encoders(checkpoint, found)
+        if isinstance(stage1.model, VseInfinity):
+            stage1.model.freeze_pooling()
         return TrainedGraphs(
-            ImageEncoder(image_backbone, stage1.model, camp.model).eval(),
-            TextEncoder(text_backbone, stage1.model, camp.model).eval(),
-            PairScorer(camp.model).eval(),
+            ImageEncoder(image_backbone, stage1.model, scorer.model).eval(),
+            TextEncoder(text_backbone, stage1.model, scorer.model).eval(),
+            PairScorer(scorer.model).eval(),
             stage1,
-            camp,
+            scorer,
+            found,
         )
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """What the scorer has of PAIR_OUTPUTS."""
+        scorer = self.scorer.model
+        # Photos and captions of nothing but zeros: which parts there are does not depend on them.
+        photos = torch.zeros(1, scorer.extra_positions + NUM_REGIONS, scorer.side_width)
+        captions = torch.zeros(1, scorer.extra_positions + 2, scorer.side_width)
+        with torch.inference_mode():
+            scores = self.pair_scorer(photos, captions, torch.ones(1, captions.shape[1]).bool())
+        return tuple(name for name in PAIR_OUTPUTS if getattr(scores, name) is not None)
+
+    @property
+    def specs(self) -> tuple[GraphSpec, ...]:
+        return graphs(self.scorer.model.extra_positions, self.outputs)
 
     def module(self, graph: GraphSpec) -> nn.Module:
         return getattr(self, graph.name)
@@ -72,7 +109,8 @@ class TrainedGraphs:
         if graph.name == "text_encoder":
             return text
         sides = self.image_encoder(example_pixels(photos))[1], self.text_encoder(*text)[1]
-        return (*sides, torch.from_numpy(batch.word_mask))
+        whole = torch.ones(captions, self.scorer.model.extra_positions, dtype=torch.bool)
+        return (*sides, torch.cat([whole, torch.from_numpy(batch.word_mask)], dim=1))
 
     @staticmethod
     def _sentences(count: int) -> list:
@@ -86,3 +124,19 @@ def example_pixels(photos: int) -> Tensor:
     coarse = torch.from_numpy(rng.uniform(0, 255, (photos, 3, 9, 9)).astype(np.float32))
     size = (IMAGE_SIZE, IMAGE_SIZE)
     return nn.functional.interpolate(coarse, size, mode="bilinear", align_corners=True)
+
+
+def _check_encoders(checkpoint: Checkpoint, backbone: str) -> None:
+    config = checkpoint.config
+    kinds = tuple(config["model"][name] for name in ("region_encoder", "word_encoder"))
+    if kinds != ("taps", "minilm"):
+        raise ValueError(
+            f"{checkpoint.folder} reads regions by {kinds[0]!r} and words by {kinds[1]!r}; an "
+            "engine reads photos and captions by 'taps' and 'minilm': train such a checkpoint",
+        )
+    found = config.get("backbone_sha256", "")
+    if found != backbone:
+        raise ValueError(
+            f"{checkpoint.folder} was trained on backbone {found[:12]!r}, installed is "
+            f"{backbone[:12]}: install the versions of requirements-dev.txt",
+        )

@@ -10,8 +10,8 @@ import json
 import sys
 from pathlib import Path
 
-from export.build_onnx import DEFAULT_CHECKPOINT, DEFAULT_ENGINE
-from export.graphs import TrainedGraphs
+from export.build_onnx import DEFAULT_ENGINE
+from export.graphs import TrainedGraphs, add_checkpoint_flags, checkpoint_folders
 from export.parity import TOLERANCE, measure_parity
 from matching.command import run_command
 from matching.engine import Engine, EngineError
@@ -19,17 +19,18 @@ from matching.engine import Engine, EngineError
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m export.verify", description=__doc__)
-    parser.add_argument("--checkpoint", type=Path, default=DEFAULT_CHECKPOINT)
+    add_checkpoint_flags(parser)
     parser.add_argument("--engine", type=Path, default=DEFAULT_ENGINE)
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     arguments = parser.parse_args(argv)
     engine = Engine(arguments.engine, "cpu")  # checks the files first
-    graphs = TrainedGraphs.load(arguments.checkpoint)
-    made_from = (engine.description["stage1_sha256"], engine.description["camp_sha256"])
-    if made_from != (graphs.stage1.sha256, graphs.camp.sha256):
+    folders = checkpoint_folders(arguments)
+    graphs = TrainedGraphs.load(*folders)
+    made_from = (engine.description.stage1.sha256, engine.description.scorer.sha256)
+    if made_from != (graphs.stage1.sha256, graphs.scorer.sha256):
         raise EngineError(
-            f"engine {arguments.engine} was not made from {arguments.checkpoint}: "
-            "make it again with python -m export.build_onnx",
+            f"engine {arguments.engine} was not made from {' and '.join(map(str, folders))}: "
+            "give its checkpoints, or make it again with python -m export.build_onnx",
         )
     parity = measure_parity(graphs, arguments.engine)
     agrees = max(parity.values()) <= TOLERANCE

@@ -18,6 +18,39 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 SHARD_BYTES = 9_000_000
 _SMALL = 1024  # elements: not worth a node
 _PREFIX = "unpack/"
+_BACKBONE = "backbone."
+
+
+def backbone_first(model: ModelProto) -> None:
+    """Puts the weights of the backbone before those of the systems, in place.
+
+    Engines of other systems then have the same files of backbone weights, byte for byte. The
+    exporter names a weight that it transposes after its place in the graph; the backbone runs
+    first, so it is the backbone's if it is needed before any weight of a system.
+    """
+    graph = model.graph
+    needed: dict[str, int] = {}
+    for place, node in enumerate(graph.node):
+        for name in node.input:
+            needed.setdefault(name, place)
+    names = [t.name for t in graph.initializer]
+    if not any(name.startswith(_BACKBONE) for name in names):
+        return
+    systems = [n for n in names if n.startswith(("stage1.", "scorer."))]
+    systems_begin = min(needed.get(name, len(graph.node)) for name in systems)
+    renamed = {
+        name: f"{_BACKBONE}{name}"
+        for name in set(names) - set(systems)
+        if not name.startswith(_BACKBONE) and needed.get(name, systems_begin) < systems_begin
+    }
+    for node in graph.node:
+        for index, name in enumerate(node.input):
+            node.input[index] = renamed.get(name, name)
+    for tensor in graph.initializer:
+        tensor.name = renamed.get(tensor.name, tensor.name)
+    tensors = sorted(graph.initializer, key=lambda t: not t.name.startswith(_BACKBONE))
+    del graph.initializer[:]
+    graph.initializer.extend(tensors)
 
 
 def pack_weights(model: ModelProto) -> None:
@@ -106,14 +139,18 @@ def unpack_weights(model: ModelProto) -> None:
 
 
 def save_sharded(model: ModelProto, folder: Path, name: str) -> list[str]:
-    """Writes `name`.onnx with its large weights in `name`-0.bin, ...; returns the file names."""
+    """Writes `name`.onnx with its large weights in `name`-0.bin, ...; returns the file names.
+
+    No file holds weights of the backbone and of a system.
+    """
     files = [f"{name}.onnx"]
-    room = 0
+    room, in_backbone = 0, False
     for tensor in model.graph.initializer:
         data = tensor.raw_data
         if len(data) <= _SMALL:
             continue
-        if len(data) > room:
+        was_in_backbone, in_backbone = in_backbone, tensor.name.startswith(_BACKBONE)
+        if len(data) > room or in_backbone != was_in_backbone:
             files.append(f"{name}-{len(files) - 1}.bin")
             (folder / files[-1]).write_bytes(b"")
             room = SHARD_BYTES

@@ -1,4 +1,4 @@
-"""Training batches: which photo with which caption, in an order that the seed alone decides."""
+"""Training batches: which photo with which captions, in an order that the seed alone decides."""
 
 from __future__ import annotations
 
@@ -6,102 +6,130 @@ import queue
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from matching.features import Features
+from matching.caption_inputs import CaptionInputs, as_tensor
+from matching.datasets import Dataset
 
 Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Photos with one caption each, as tensors."""
+    """Photos with their captions; with k captions a photo they stand together, in its order."""
 
     regions: Tensor  # (B, R, C) float32
-    hidden: Tensor  # (B, L, W) float32
-    piece_mask: Tensor  # (B, L) bool
-    word_pieces: Tensor  # (B, N, L)
+    region_mask: Tensor | None  # (B, R) bool; None: every photo has all regions
+    captions: tuple[Tensor, ...]  # what the word encoder takes, first axis B x k
 
-    @property
-    def word_mask(self) -> Tensor:
-        return self.word_pieces.sum(-1) > 0
+
+@dataclass(frozen=True)
+class Samples:
+    """What an epoch goes through, in the order of the set."""
+
+    photos: np.ndarray  # (S,) positions in the set
+    captions: np.ndarray  # (S, k) captions, counted within the photo
 
 
 class TrainingSet:
-    """The train photos of one or more feature folders as one list."""
+    """The train photos of one or more data sets as one list."""
 
-    def __init__(self, folders: list[Path]):
-        self._features = [Features(folder) for folder in folders]
-        if len({f.backbone_sha256 for f in self._features}) > 1:
+    def __init__(self, datasets: list[Dataset], inputs: CaptionInputs):
+        self._datasets, self._inputs = datasets, inputs
+        if len({d.backbone_sha256 for d in datasets}) > 1:
             raise ValueError(
-                f"{', '.join(map(str, folders))} were made with different backbones: "
+                f"{', '.join(str(d.folder) for d in datasets)} were made with different backbones: "
                 "run python -m matching.prepare for each again",
             )
-        self.backbone_sha256 = self._features[0].backbone_sha256
-        splits = [features.photos_of("train") for features in self._features]
+        self.backbone_sha256 = datasets[0].backbone_sha256
+        splits = [dataset.photos_of("train") for dataset in datasets]
         self._source = np.concatenate([np.full(len(s), i) for i, s in enumerate(splits)])
         self._photo = np.concatenate(splits)
+        self._counts = np.array(
+            [
+                len(datasets[s].photos[p].captions)
+                for s, p in zip(self._source, self._photo, strict=True)
+            ],
+        )
+        self._lengths = [inputs.lengths(dataset) for dataset in datasets]
 
     def __len__(self) -> int:
         return len(self._photo)
 
-    def embed_photos(self, embed: Callable[[Features, np.ndarray], np.ndarray]) -> np.ndarray:
-        """Embeddings of all photos in the order of this set: (photos, D)."""
-        members = [self._photo[self._source == i] for i in range(len(self._features))]
-        return np.concatenate([embed(f, m) for f, m in zip(self._features, members, strict=True)])
+    def embed_photos(self, embed: Callable[[Dataset, np.ndarray], np.ndarray]) -> np.ndarray:
+        """Embeddings of all photos in the order of this set: (photos, E)."""
+        members = [self._photo[self._source == i] for i in range(len(self._datasets))]
+        return np.concatenate([embed(d, m) for d, m in zip(self._datasets, members, strict=True)])
 
-    def draw_captions(self, seed: int, epoch: int) -> np.ndarray:
-        """One caption a photo for an epoch: an index into the photo's captions."""
-        draws = np.random.default_rng((seed, epoch, 1)).random(len(self))
-        counts = [
-            len(self._features[s].photos[p].captions)
-            for s, p in zip(self._source, self._photo, strict=True)
-        ]
-        return (draws * np.array(counts)).astype(np.int64)
+    def num_samples(self, epoch_of: str) -> int:
+        return len(self) if epoch_of == "photos" else int(self._counts.sum())
 
-    def caption_lengths(self, drawn: np.ndarray) -> np.ndarray:
-        """WordPieces of the drawn caption of every photo of the set."""
-        lengths = np.empty(len(self), np.int64)
-        for source, features in enumerate(self._features):
-            rows = np.flatnonzero(self._source == source)
-            starts = features.caption_starts[self._photo[rows]]
-            lengths[rows] = features.piece_counts[starts + drawn[rows]]
-        return lengths
+    def draw(self, seed: int, epoch: int, captions_a_photo: int, epoch_of: str) -> Samples:
+        """The samples of an epoch: every photo with random captions, or every caption once."""
+        if epoch_of == "captions":
+            photos = np.repeat(np.arange(len(self)), self._counts)
+            starts = np.cumsum(self._counts) - self._counts
+            return Samples(photos, (np.arange(len(photos)) - starts[photos])[:, None])
+        rng = np.random.default_rng((seed, epoch, 1))
+        if captions_a_photo == 1:
+            chosen = (rng.random(len(self)) * self._counts).astype(np.int64)[:, None]
+        else:
+            # A random order of the photo's captions; one with too few starts over.
+            luck = rng.random((len(self), int(self._counts.max())))
+            luck[np.arange(luck.shape[1]) >= self._counts[:, None]] = 2
+            order = luck.argsort(1)
+            columns = np.arange(captions_a_photo) % self._counts[:, None]
+            chosen = np.take_along_axis(order, columns, 1)
+        return Samples(np.arange(len(self)), chosen)
 
-    def batch(self, members: np.ndarray, drawn: np.ndarray) -> Batch:
-        """members (B,) positions in this set; drawn: the caption of every photo of the set."""
-        regions = np.empty((len(members), *self._features[0].region_shape), np.float16)
-        parts: list[tuple[np.ndarray, Features, np.ndarray]] = []
-        for source, features in enumerate(self._features):
-            rows = np.flatnonzero(self._source[members] == source)
+    def caption_lengths(self, samples: Samples) -> np.ndarray:
+        """Tokens of the longest caption of each sample: (S,)."""
+        lengths = np.empty(samples.captions.shape, np.int64)
+        for source, dataset in enumerate(self._datasets):
+            rows = np.flatnonzero(self._source[samples.photos] == source)
+            starts = dataset.caption_starts[self._photo[samples.photos[rows]]]
+            lengths[rows] = self._lengths[source][starts[:, None] + samples.captions[rows]]
+        return lengths.max(1)
+
+    def batch(self, samples: Samples, members: np.ndarray) -> Batch:
+        """members (B,): positions in `samples`."""
+        photos, chosen = samples.photos[members], samples.captions[members]
+        regions = np.empty((len(members), *self._datasets[0].region_shape), np.float16)
+        mask = np.ones(regions.shape[:2], bool)
+        parts: list[tuple[np.ndarray, tuple[np.ndarray, ...]]] = []
+        k = chosen.shape[1]
+        for source, dataset in enumerate(self._datasets):
+            rows = np.flatnonzero(self._source[photos] == source)
             if len(rows):
-                photos = self._photo[members[rows]]
-                regions[rows] = features.regions(photos)
-                captions = features.caption_starts[photos] + drawn[members[rows]]
-                parts.append((rows, features, captions))
-        return Batch(torch.from_numpy(regions).float(), *_joined_pieces(len(members), parts))
+                own = self._photo[photos[rows]]
+                regions[rows] = dataset.regions(own)
+                own_mask = dataset.region_mask(own)
+                if own_mask is not None:
+                    mask[rows] = own_mask
+                captions = dataset.caption_starts[own][:, None] + chosen[rows]
+                places = rows[:, None] * k + np.arange(k)
+                parts.append((places.ravel(), self._inputs.arrays(dataset, captions.ravel())))
+        return Batch(
+            as_tensor(regions),
+            None if mask.all() else torch.from_numpy(mask),
+            tuple(as_tensor(a) for a in _joined(len(members) * k, parts)),
+        )
 
 
-def _joined_pieces(
-    size: int,
-    parts: list[tuple[np.ndarray, Features, np.ndarray]],
-) -> tuple[Tensor, Tensor, Tensor]:
-    pieces = [(rows, features.pieces(captions)) for rows, features, captions in parts]
-    length = max(p.hidden.shape[1] for _, p in pieces)
-    words = max(p.word_pieces.shape[1] for _, p in pieces)
-    hidden = np.zeros((size, length, pieces[0][1].hidden.shape[2]), np.float32)
-    piece_mask = np.zeros((size, length), bool)
-    word_pieces = np.zeros((size, words, length), np.float32)
-    for rows, part in pieces:
-        hidden[rows, : part.hidden.shape[1]] = part.hidden
-        piece_mask[rows, : part.hidden.shape[1]] = part.piece_mask
-        word_pieces[rows, : part.word_pieces.shape[1], : part.hidden.shape[1]] = part.word_pieces
-    return tuple(torch.from_numpy(a) for a in (hidden, piece_mask, word_pieces))
+def _joined(
+    size: int, parts: list[tuple[np.ndarray, tuple[np.ndarray, ...]]]
+) -> Iterator[np.ndarray]:
+    """Arrays of several data sets in one, padded with zeros to the largest of each axis."""
+    for arrays in zip(*(arrays for _, arrays in parts), strict=True):
+        shape = np.max([array.shape[1:] for array in arrays], axis=0)
+        joined = np.zeros((size, *shape), arrays[0].dtype)
+        for (rows, _), array in zip(parts, arrays, strict=True):
+            joined[(rows, *(slice(n) for n in array.shape[1:]))] = array
+        yield joined
 
 
 def batches_of_like_length(
@@ -143,23 +171,15 @@ def made_ahead(makers: Iterator[Callable[[], Item]], ahead: int = 3) -> Iterator
         yield item
 
 
-def drop_regions(regions: Tensor, share: float) -> Tensor:
+def drop_regions(
+    regions: Tensor, mask: Tensor | None, share: float
+) -> tuple[Tensor, Tensor | None]:
     """Size augmentation: drops `share` of the regions on average, as many in each photo."""
     batch, count, channels = regions.shape
     kept = max(1, round(count * (1 - share * torch.rand(()).item() * 2)))
-    index = torch.rand(batch, count).argsort(1)[:, :kept]
-    return regions.gather(1, index[..., None].expand(-1, -1, channels))
-
-
-def drop_words(word_pieces: Tensor, share: float) -> Tensor:
-    """Size augmentation: removes words at random; at least one word of each caption stays.
-
-    word_pieces (B, N, L) -> the same with rows of dropped words moved behind the kept ones.
-    """
-    present = word_pieces.sum(-1) > 0  # (B, N)
-    luck = torch.rand(present.shape)
-    keep = present & (luck > share)
-    keep = keep | ((luck == luck.masked_fill(~present, -1).amax(1, keepdim=True)) & present)
-    order = (~keep).int().argsort(dim=1, stable=True)  # kept words first, in their order
-    moved = (word_pieces * keep[..., None]).gather(1, order[..., None].expand_as(word_pieces))
-    return moved[:, : int(keep.sum(1).max())]
+    luck = torch.rand(batch, count)
+    if mask is not None:  # those that are there come first: a photo never loses its last one
+        luck = luck.masked_fill(~mask, 2)
+    index = luck.argsort(1)[:, :kept]
+    chosen = regions.gather(1, index[..., None].expand(-1, -1, channels))
+    return chosen, None if mask is None else mask.gather(1, index)

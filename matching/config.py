@@ -61,7 +61,9 @@ class CampConfig(EncoderConfig):
     residual: bool = True
     aggregation: str = "attention"  # 1 x d, /sqrt(d); `mlp` (release: 2 layers, 4 heads), `mean`
     score: str = "mlp_sum"  # MLP(v* + t*); `mlp_concat` MLP([v*; t*]); `cosine`
-    normalise_features: bool = True  # v and t of length sqrt(d); the release leaves them as they are
+    normalise_features: bool = (
+        True  # v and t of length sqrt(d); the release leaves them as they are
+    )
 
 
 @dataclass(frozen=True)
@@ -113,7 +115,10 @@ class Training:
     pool_size: int = 0
     captions_a_photo: int = 1  # in a step (DivE: 5)
     epoch_of: str = "photos"  # one random caption a photo; `captions`: every caption once
-    start: str = "scratch"  # `stage1`: from the encoders of a trained stage 1
+    # `scratch`; `stage1`: from the encoders of a trained stage 1; `checkpoint`: from all weights of
+    # another checkpoint that fit (the stages of CAMP's release).
+    start: str = "scratch"
+    trained: str = "all"  # `fusion`: fusion, aggregation and score only (CAMP's release, stage 2)
     optimiser: str = "adamw"  # `adam`, `sgd` (momentum 0.9, Nesterov)
     learning_rate: float = 8e-4
     backbone_learning_rate: float = 1e-4  # of the tuned text layers

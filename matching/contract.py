@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from matching.image import IMAGE_SIZE, NUM_REGIONS
 from matching.text import MAX_PIECES, MAX_WORDS
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 
 @dataclass(frozen=True)
@@ -43,38 +43,59 @@ class GraphSpec:
     outputs: tuple[TensorSpec, ...]
 
 
-IMAGE_ENCODER = GraphSpec(
-    "image_encoder",
-    (TensorSpec("pixels", "float32", (PHOTOS, 3, IMAGE_SIZE, IMAGE_SIZE)),),
-    (
-        TensorSpec("photo_embedding", "float32", (PHOTOS, "embedding_width")),
-        TensorSpec("image_side", "float32", (PHOTOS, NUM_REGIONS, "side_width")),
-    ),
-)
-TEXT_ENCODER = GraphSpec(
-    "text_encoder",
-    (
-        TensorSpec("piece_ids", "int64", (CAPTIONS, PIECES)),
-        TensorSpec("word_pieces", "float32", (CAPTIONS, WORDS, PIECES)),
-    ),
-    (
-        TensorSpec("caption_embedding", "float32", (CAPTIONS, "embedding_width")),
-        TensorSpec("caption_side", "float32", (CAPTIONS, WORDS, "side_width")),
-    ),
-)
-PAIR_SCORER = GraphSpec(
-    "pair_scorer",
-    (
-        TensorSpec("image_side", "float32", (PHOTOS, NUM_REGIONS, "side_width")),
-        TensorSpec("caption_side", "float32", (CAPTIONS, WORDS, "side_width")),
-        TensorSpec("word_mask", "bool", (CAPTIONS, WORDS)),
-    ),
-    (
-        TensorSpec("logit", "float32", (PHOTOS, CAPTIONS)),
-        TensorSpec("word_attention", "float32", (PHOTOS, CAPTIONS, WORDS, NUM_REGIONS)),
-        TensorSpec("region_attention", "float32", (PHOTOS, CAPTIONS, NUM_REGIONS, WORDS)),
-        TensorSpec("word_gates", "float32", (PHOTOS, CAPTIONS, WORDS)),
-        TensorSpec("region_gates", "float32", (PHOTOS, CAPTIONS, NUM_REGIONS)),
-    ),
-)
-GRAPHS = (IMAGE_ENCODER, TEXT_ENCODER, PAIR_SCORER)
+_PAIR_OUTPUTS = {
+    "logit": (PHOTOS, CAPTIONS),
+    "word_attention": (PHOTOS, CAPTIONS, WORDS, NUM_REGIONS),
+    "region_attention": (PHOTOS, CAPTIONS, NUM_REGIONS, WORDS),
+    "word_gates": (PHOTOS, CAPTIONS, WORDS),
+    "region_gates": (PHOTOS, CAPTIONS, NUM_REGIONS),
+}
+PAIR_OUTPUTS = tuple(_PAIR_OUTPUTS)  # all that a scorer can have, in the order of its graph
+
+
+def caption_positions(extra_positions: int) -> Axis:
+    """The positions of a caption's side: its words after what belongs to it as a whole."""
+    if extra_positions == 0:
+        return WORDS
+    lengths = (extra_positions + length for length in (WORDS.least, WORDS.usual, WORDS.most))
+    return Axis("positions", *lengths)
+
+
+def graphs(extra_positions: int, outputs: tuple[str, ...]) -> tuple[GraphSpec, ...]:
+    """The graphs of an engine, in the order of their names in GRAPH_NAMES.
+
+    Args:
+        extra_positions: of the scorer's sides (matching.models.system).
+        outputs: what the scorer has of PAIR_OUTPUTS.
+    """
+    positions = caption_positions(extra_positions)
+    image_side = TensorSpec(
+        "image_side", "float32", (PHOTOS, extra_positions + NUM_REGIONS, "side_width")
+    )
+    caption_side = TensorSpec("caption_side", "float32", (CAPTIONS, positions, "side_width"))
+    image_encoder = GraphSpec(
+        "image_encoder",
+        (TensorSpec("pixels", "float32", (PHOTOS, 3, IMAGE_SIZE, IMAGE_SIZE)),),
+        (TensorSpec("photo_embedding", "float32", (PHOTOS, "embedding_width")), image_side),
+    )
+    text_encoder = GraphSpec(
+        "text_encoder",
+        (
+            TensorSpec("piece_ids", "int64", (CAPTIONS, PIECES)),
+            TensorSpec("word_pieces", "float32", (CAPTIONS, WORDS, PIECES)),
+        ),
+        (TensorSpec("caption_embedding", "float32", (CAPTIONS, "embedding_width")), caption_side),
+    )
+    pair_scorer = GraphSpec(
+        "pair_scorer",
+        (image_side, caption_side, TensorSpec("word_mask", "bool", (CAPTIONS, positions))),
+        tuple(
+            TensorSpec(name, "float32", axes)
+            for name, axes in _PAIR_OUTPUTS.items()
+            if name in outputs
+        ),
+    )
+    return image_encoder, text_encoder, pair_scorer
+
+
+GRAPH_NAMES = ("image_encoder", "text_encoder", "pair_scorer")

@@ -6,15 +6,15 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnxruntime
 
-from matching.contract import FORMAT_VERSION, GRAPHS, GraphSpec
-from matching.files import read_json, sha256_of
-from matching.image import NUM_REGIONS, pixel_batch
+from matching.contract import GRAPH_NAMES
+from matching.engine_description import EngineDescription, EngineError
+from matching.image import pixel_batch
 from matching.ranking import Ranking
+from matching.similarity import Similarity
 from matching.text import Caption, CaptionReader, caption_batch
 
 BACKENDS = {
@@ -26,19 +26,15 @@ _PHOTOS_A_RUN = 8  # of the image encoder: more do not fit the cache and are slo
 _PAIRS_A_RUN = 16  # of the pair scorer, likewise
 
 
-class EngineError(ValueError):
-    """An engine folder that cannot be used; the message says why and what to do."""
-
-
 @dataclass(frozen=True)
 class PairExplanation:
-    """What the page shows of one pair."""
+    """What the page shows of one pair. None: the scorer has no such part."""
 
     logit: float
-    word_attention: np.ndarray  # (N, R)
-    region_attention: np.ndarray  # (R, N)
-    word_gates: np.ndarray  # (N,)
-    region_gates: np.ndarray  # (R,)
+    word_attention: np.ndarray | None = None  # (N, R)
+    region_attention: np.ndarray | None = None  # (R, N)
+    word_gates: np.ndarray | None = None  # (N,)
+    region_gates: np.ndarray | None = None  # (R,)
 
 
 class Engine:
@@ -46,13 +42,17 @@ class Engine:
 
     def __init__(self, folder: Path, backend: str = "auto"):
         self.folder = folder
-        self.description = _read_description(folder)
-        self.sha256 = self.description["model_sha256"]
-        self.embedding_width = int(self.description["embedding_width"])
-        self.side_width = int(self.description["side_width"])
-        self.ranking = Ranking(**self.description["ranking"])
+        self.description = EngineDescription.read(folder)
+        self.description.check_files(folder)
+        self.sha256 = self.description.sha256
+        self.embedding_width = self.description.embedding_width
+        self.side_width = self.description.side_width
+        self.extra_positions = self.description.scorer.extra_positions
+        self.outputs = self.description.scorer.outputs
+        self.ranking = Ranking(**self.description.ranking)
+        self.similarity = Similarity(**self.description.stage1.similarity)
         began = time.perf_counter()
-        self._sessions = {g.name: _open_graph(folder, g, backend) for g in GRAPHS}
+        self._sessions = {name: _open_graph(folder, name, backend) for name in GRAPH_NAMES}
         self.load_seconds = time.perf_counter() - began
         self.provider = self._sessions["pair_scorer"].get_providers()[0]
         try:
@@ -64,10 +64,14 @@ class Engine:
     def name(self) -> str:
         """For people: what it is and what it runs on."""
         version = onnxruntime.__version__
-        return f"{self.description['name']} on ONNX Runtime {version}, {self.provider}"
+        return f"{self.description.name} on ONNX Runtime {version}, {self.provider}"
+
+    @property
+    def has_gates(self) -> bool:
+        return {"word_gates", "region_gates"} <= set(self.outputs)
 
     def encode_photos(self, pixels: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-        """Pixels of matching.image.photo_pixels -> embeddings (B, D), sides (B, R, S)."""
+        """Pixels of matching.image.photo_pixels -> embeddings (B, E), sides (B, X + R, S)."""
         runs = [
             self._run("image_encoder", pixels=pixel_batch(list(pixels[i : i + _PHOTOS_A_RUN])))
             for i in range(0, len(pixels), _PHOTOS_A_RUN)
@@ -75,14 +79,14 @@ class Engine:
         return np.concatenate([r[0] for r in runs]), np.concatenate([r[1] for r in runs])
 
     def encode_captions(self, captions: Sequence[Caption]) -> tuple[np.ndarray, list[np.ndarray]]:
-        """Embeddings (B, D) and B sides (N, S), each of its own length."""
+        """Embeddings (B, E) and B sides (X + N, S), each of its own length."""
         batch = caption_batch(list(captions))
         embeddings, sides = self._run(
             "text_encoder",
             piece_ids=batch.piece_ids,
             word_pieces=batch.word_pieces,
         )
-        lengths = [len(c.words) for c in captions]
+        lengths = [self.extra_positions + len(c.words) for c in captions]
         return embeddings, [side[:n] for side, n in zip(sides, lengths, strict=True)]
 
     def score_grid(
@@ -92,7 +96,10 @@ class Engine:
         word_mask: np.ndarray,
         outputs: tuple[str, ...] = ("logit",),
     ) -> list[np.ndarray]:
-        """Every photo (P, R, S) with every caption (C, N, S): outputs, leading axes (P, C)."""
+        """Every photo (P, X + R, S) with every caption (C, X + N, S): outputs, leading axes (P, C).
+
+        word_mask is that of the positions, (C, X + N).
+        """
         step = max(1, _PAIRS_A_RUN // len(captions))
         runs = [
             self._sessions["pair_scorer"].run(
@@ -108,50 +115,21 @@ class Engine:
         return [np.concatenate(parts) for parts in zip(*runs, strict=True)]
 
     def explain_pair(self, photo: np.ndarray, caption: np.ndarray) -> PairExplanation:
-        """photo (R, S), caption (N, S)."""
-        names = ("logit", "word_attention", "region_attention", "word_gates", "region_gates")
+        """photo (X + R, S), caption (X + N, S)."""
         everywhere = np.ones((1, len(caption)), bool)
-        parts = self.score_grid(photo[None], caption[None], everywhere, names)
-        return PairExplanation(float(parts[0][0, 0]), *(part[0, 0] for part in parts[1:]))
+        parts = self.score_grid(photo[None], caption[None], everywhere, self.outputs)
+        found = {name: part[0, 0] for name, part in zip(self.outputs, parts, strict=True)}
+        return PairExplanation(float(found.pop("logit")), **found)
 
     def _run(self, graph: str, **inputs: np.ndarray) -> list[np.ndarray]:
         return self._sessions[graph].run(None, inputs)
 
 
-def _read_description(folder: Path) -> dict[str, Any]:
-    if not folder.is_dir():
-        raise EngineError(
-            f"engine {folder} is not a folder: make one with python -m export.build_onnx"
-        )
-    remedy = "make it again with python -m export.build_onnx"
-    try:
-        description = read_json(folder / "engine.json")
-    except (FileNotFoundError, ValueError) as error:
-        raise EngineError(f"engine {folder} cannot be used: {error}; {remedy}") from None
-    found = description.get("format_version") if isinstance(description, dict) else None
-    if found != FORMAT_VERSION:
-        raise EngineError(
-            f"engine {folder} has format {found}, this program reads {FORMAT_VERSION}: {remedy}",
-        )
-    for name, sha256 in description["files"].items():
-        path = folder / name
-        if not path.is_file():
-            raise EngineError(f"engine {folder} lacks its file {name}: {remedy}")
-        if sha256_of(path) != sha256:
-            raise EngineError(f"engine {folder}: {name} is truncated or was changed; {remedy}")
-    if description["num_regions"] != NUM_REGIONS:
-        raise EngineError(
-            f"engine {folder} has {description['num_regions']} regions a photo, this program "
-            f"expects {NUM_REGIONS}: {remedy}",
-        )
-    return description
-
-
-def _open_graph(folder: Path, graph: GraphSpec, backend: str) -> onnxruntime.InferenceSession:
+def _open_graph(folder: Path, graph: str, backend: str) -> onnxruntime.InferenceSession:
     providers = _providers(backend)
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
-    path = folder / f"{graph.name}.onnx"
+    path = folder / f"{graph}.onnx"
     try:
         session = onnxruntime.InferenceSession(path, options, providers=providers)
     except Exception as error:  # ONNX Runtime's errors share no public base class

@@ -130,6 +130,10 @@ class Features:
             [self._regions[p // PHOTOS_PER_SHARD][p % PHOTOS_PER_SHARD] for p in photos.tolist()],
         )
 
+    def region_mask(self, photos: np.ndarray) -> np.ndarray | None:
+        """None: every photo has all its regions."""
+        return None
+
     def captions_of(self, photo: int) -> np.ndarray:
         return np.arange(self.caption_starts[photo], self.caption_starts[photo + 1])
 

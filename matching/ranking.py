@@ -1,6 +1,6 @@
 """The final score of two-stage ranking and the probability that is shown for it (torch-free).
 
-score = CAMP logit + stage1_weight x stage-1 cosine
+score = logit of the pair scorer + stage1_weight x stage-1 similarity
 probability = sigmoid(slope x score + intercept)
 
 All three numbers are chosen on `val`.
@@ -11,6 +11,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+
+# Weights that are tried, as parts of (spread of the logits / spread of the similarities). With 1
+# both stages move a pair equally far; 0.05 and 20 leave the word to one of them.
+_RELATIVE_WEIGHTS = np.geomspace(0.05, 20, 25)
 
 
 @dataclass(frozen=True)
@@ -41,3 +45,28 @@ def fit_probability(scores: np.ndarray, matches: np.ndarray) -> tuple[float, flo
         if np.abs(step).max() < 1e-9:
             break
     return float(weights[0] / spread), float(weights[1] - weights[0] * centre / spread)
+
+
+def weight_grid(logits: list[np.ndarray], similarities: list[np.ndarray]) -> list[float]:
+    """Weights of stage 1 to choose from, 0 first, then rising, for scores of any scale.
+
+    Logits of CAMP lie tens apart, those of SCAN and MMCA less than one. What orders a shortlist is
+    the spread inside it, so that is what is compared.
+
+    Args:
+        logits: of each direction (queries, k).
+        similarities: likewise, of the same pairs.
+    """
+    spread, spread1 = (
+        float(np.concatenate([a.astype(np.float64).std(1) for a in arrays]).mean())
+        for arrays in (logits, similarities)
+    )
+    if spread1 == 0:  # stage 1 says nothing
+        return [0.0]
+    ratio = spread / spread1 if spread > 0 else 1.0
+    return [0.0, *(significant(ratio * weight, 4) for weight in _RELATIVE_WEIGHTS)]
+
+
+def significant(number: float, digits: int) -> float:
+    """The number with so many significant digits, whatever its size."""
+    return float(f"{number:.{digits}g}")

@@ -21,6 +21,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from matching.config import Training, one_of
 from matching.files import replacing
 
 _SAVE_EVERY_SECONDS = 40  # a kill loses at most this and the step under way
@@ -36,7 +37,7 @@ class Recipe(Protocol):
     model: nn.Module
 
     def batches(self, epoch: int, first_step: int) -> Iterator[Any]: ...
-    def loss(self, batch: Any) -> Tensor: ...
+    def loss(self, batch: Any, epoch: int) -> Tensor: ...
     def validate(self, model: nn.Module) -> dict[str, Any]: ...
     def save_best(self, weights: dict[str, Tensor], validation: dict[str, Any]) -> None: ...
 
@@ -48,53 +49,54 @@ class Progress:
     history: list[dict[str, Any]] = field(default_factory=list)
 
 
-@dataclass(frozen=True)
-class Schedule:
-    """AdamW with linear warm-up and cosine decay to zero."""
+def learning_rate_factor(config: Training, step: int, total: int) -> float:
+    """Warm-up and cosine decay to zero, or a tenth from an epoch on."""
+    if config.schedule == "step":
+        return 1.0 if step * config.epochs < config.decay_epoch * total else 0.1
+    warm = max(1, round(config.warmup * total))
+    if step < warm:
+        return (step + 1) / warm
+    return 0.5 * (1 + math.cos(math.pi * (step - warm) / max(1, total - warm)))
 
-    learning_rate: float
-    backbone_learning_rate: float
-    weight_decay: float
-    warmup: float
-    average_decay: float
-    seed: int
 
-    def factor(self, step: int, total: int) -> float:
-        warm = max(1, round(self.warmup * total))
-        if step < warm:
-            return (step + 1) / warm
-        return 0.5 * (1 + math.cos(math.pi * (step - warm) / max(1, total - warm)))
+def make_optimiser(model: nn.Module, config: Training) -> torch.optim.Optimizer:
+    """Pretrained text layers have a learning rate of their own; biases and norms do not decay."""
+    pretrained = model.config.word_encoder in ("minilm", "bert")
+    tuned = list(model.text.parameters()) if pretrained else []
+    known = {id(p) for p in tuned}
+    own = [p for p in model.parameters() if id(p) not in known and p.requires_grad]
+    rate = config.learning_rate
+    groups = [
+        {"params": [p for p in own if p.ndim > 1], "peak": rate},
+        {"params": [p for p in own if p.ndim < 2], "peak": rate, "weight_decay": 0.0},
+        {
+            "params": [p for p in tuned if p.requires_grad],
+            "peak": config.backbone_learning_rate,
+        },
+    ]
+    groups = [group for group in groups if group["params"]]
+    kind = one_of("optimiser", config.optimiser, ("adamw", "adam", "sgd"))
+    if kind == "sgd":  # as CAMP's release
+        decay = config.weight_decay
+        return torch.optim.SGD(groups, lr=rate, momentum=0.9, nesterov=True, weight_decay=decay)
+    algorithm = torch.optim.AdamW if kind == "adamw" else torch.optim.Adam
+    return algorithm(groups, lr=rate, weight_decay=config.weight_decay)
 
 
 class Trainer:
     def __init__(
-        self, recipe: Recipe, schedule: Schedule, run_folder: Path, settings: dict[str, Any]
+        self, recipe: Recipe, config: Training, run_folder: Path, settings: dict[str, Any]
     ):
-        self._recipe, self._schedule = recipe, schedule
+        self._recipe, self._config = recipe, config
         self._path = run_folder / "state.safetensors"
         self._settings = settings
         self._total = recipe.epochs * recipe.steps_an_epoch
         if not self._total:
             raise ValueError(
                 "there are fewer training photos than one step takes: give more --features, or a "
-                "smaller --batch-size (vse_infinity) or --pool-size (camp)",
+                "smaller --groups, --group-size or --pool-size",
             )
-        tuned = list(recipe.model.text.parameters())
-        known = {id(p) for p in tuned}
-        own = [p for p in recipe.model.parameters() if id(p) not in known]
-        self._optimiser = torch.optim.AdamW(
-            [
-                {"params": [p for p in own if p.ndim > 1], "peak": schedule.learning_rate},
-                {
-                    "params": [p for p in own if p.ndim < 2],
-                    "peak": schedule.learning_rate,
-                    "weight_decay": 0.0,
-                },
-                {"params": tuned, "peak": schedule.backbone_learning_rate},
-            ],
-            lr=schedule.learning_rate,
-            weight_decay=schedule.weight_decay,
-        )
+        self._optimiser = make_optimiser(recipe.model, config)
         self._average = {n: t.clone() for n, t in recipe.model.state_dict().items()}
         self._progress = Progress()
         if self._path.exists():
@@ -135,22 +137,25 @@ class Trainer:
 
     def _step(self, batch: Any) -> float:
         recipe, step = self._recipe, self._progress.step
-        torch.manual_seed(self._schedule.seed * 1_000_003 + step)
-        factor = self._schedule.factor(step, self._total)
+        torch.manual_seed(self._config.seed * 1_000_003 + step)
+        factor = learning_rate_factor(self._config, step, self._total)
         for group in self._optimiser.param_groups:
             group["lr"] = group["peak"] * factor
         recipe.model.train()
-        loss = recipe.loss(batch)
+        loss = recipe.loss(batch, step // recipe.steps_an_epoch)
         self._optimiser.zero_grad(set_to_none=True)
         loss.backward()
-        nn.utils.clip_grad_norm_(recipe.model.parameters(), 2.0)
+        nn.utils.clip_grad_norm_(recipe.model.parameters(), self._config.clip)
         self._optimiser.step()
         self._progress.step += 1
         # A young mean follows the weights closely; it reaches its decay after a while.
-        decay = min(self._schedule.average_decay, (1 + step) / (10 + step))
+        decay = min(self._config.average_decay, (1 + step) / (10 + step))
         with torch.no_grad():
             for name, tensor in recipe.model.state_dict().items():
-                self._average[name].lerp_(tensor, 1 - decay)
+                if tensor.is_floating_point():
+                    self._average[name].lerp_(tensor, 1 - decay)
+                else:  # counters of batch norms
+                    self._average[name].copy_(tensor)
         return loss.item()
 
     def _validate(self, epoch: int) -> None:

@@ -1,5 +1,5 @@
 // Draws one pair: the photo with a map over it, the caption with each word shaded by its gate.
-// All maps are in the value, so pointing at a word needs no trip to the server. Text from outside
+// Maps and gates that the scorer does not have are null. All maps are in the value, so pointing at a word needs no trip to the server. Text from outside
 // only ever becomes textContent.
 
 const COLOURS = [[13, 8, 135], [126, 3, 168], [204, 71, 120], [248, 149, 64], [240, 249, 33]];
@@ -89,9 +89,14 @@ function render() {
     return view;
   }
 
-  const whole = option("Whole caption", value.whole, value.top, "attention, largest of all words");
-  option("Region gates", value.regions, 1, "region gates: how much each region takes part");
-  option("Photo", null, 1, "the photo alone");
+  const views = [];
+  if (value.whole) {
+    views.push(option("Whole caption", value.whole, value.top, "attention, largest of all words"));
+  }
+  if (value.regions) {
+    option("Region gates", value.regions, 1, "region gates: how much each region takes part");
+  }
+  views.push(option("Photo", null, 1, "the photo alone"));
 
   let at = 0;
   value.words.forEach((word) => {
@@ -99,10 +104,13 @@ function render() {
     const text = value.caption.slice(word.start, word.end);
     const node = make("button", "lens-word", text);
     node.type = "button";
-    node.style.setProperty("--gate", word.gate);
-    node.title = `gate ${word.gate.toFixed(2)}`;
-    const view = { label: `attention of “${text}”, gate ${word.gate.toFixed(2)}`, map: word.map,
-                   top: value.top, node };
+    const notes = word.map ? [`attention of “${text}”`] : [`“${text}”`];
+    if (word.gate !== null) {
+      notes.push(`gate ${word.gate.toFixed(2)}`);
+      node.title = notes[1];
+    }
+    node.style.setProperty("--gate", word.gate ?? 0);
+    const view = { label: notes.join(", "), map: word.map, top: value.top, node };
     for (const name of ["pointerenter", "focus", "click"]) {
       node.addEventListener(name, () => show(view));
     }
@@ -125,11 +133,10 @@ function render() {
 
   root.append(
     make("h3", "lens-heading", value.heading), stage, bar, barEnds, caption,
-    make("p", "lens-hint", "Point at a word to see where it looks. The darker a word, the more open "
-      + "its gate. Attention shows what the model read, not a proof of why."),
+    make("p", "lens-hint", value.hint),
     modes, make("p", "lens-numbers", value.numbers), make("p", "lens-credit", value.credit),
   );
-  show(whole);
+  show(views[0]);
 }
 
 render();

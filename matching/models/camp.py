@@ -1,7 +1,6 @@
-"""CAMP (Wang et al., ICCV 2019), form `fast`: cross-modal adaptive message passing.
+"""CAMP (Wang et al., ICCV 2019): cross-modal adaptive message passing, all forms of it.
 
-For regions v_i and words t_j (sections 3.1 to 3.4 of the paper; the gate is one number a region or
-word, as in the authors' code):
+For regions v_i and words t_j (sections 3.1 to 3.4 of the paper), in the default form `fast`:
 
     message    m_i = sum_j softmax_j(Kv v_i . Kt t_j / sqrt(k)) t_j
     gate       g_i = sigmoid(a v_i . m_i + b)
@@ -9,190 +8,244 @@ word, as in the authors' code):
     aggregate  v*  = sum_i softmax_i(q . f_i / sqrt(d)) f_i
     score      MLP(v* + t*), the logit
 
-and the same for words with the roles exchanged. relu is positively homogeneous and g > 0, so
+and the same for words with the roles exchanged. Each line is a setting of CampConfig: the forms of
+the paper (elementwise gate) and of the authors' code (refined messages, [v; m], aggregation by an
+MLP, MLP([v*; t*])) and the ablations of the paper's Table 3 are settings, not modules.
+
+relu is positively homogeneous and a gate of one number is positive, so
 relu(F g (v + m)) = g relu(F v + sum_j a_ij F t_j): every d x d product is made once per photo and
-once per caption, not once per pair. `forward` scores that way, `score_plainly` by the
-equations as they stand.
+once per caption, not once per pair. `forward` scores that way wherever it is exact, `score_plainly`
+by the equations as they stand.
 """
 
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from matching.config import CampConfig
-from matching.models.projection import Projection, l2_normalised
-from matching.models.text_backbone import WIDTH, UpperTextBackbone
-from matching.models.vse_infinity import REGION_TAPS
-
-_MASKED = -1e9
-
-
-class Side(NamedTuple):
-    """What a photo or a caption brings to every pair it is in; positions are regions or words."""
-
-    features: Tensor  # (..., P, D): v or t
-    keys: Tensor  # (..., P, K): K v or K t
-    fused: Tensor  # (..., P, D): the own modality's F applied to features
-    fused_message: Tensor  # (..., P, D): the other modality's F applied to features
-
-
-class PairScores(NamedTuple):
-    """Leading axes: photos, captions."""
-
-    logit: Tensor  # (P, C)
-    word_attention: Tensor  # (P, C, N, R): of each word over the regions
-    region_attention: Tensor  # (P, C, R, N): of each region over the words
-    word_gates: Tensor  # (P, C, N), 0 outside the caption
-    region_gates: Tensor  # (P, C, R)
+from matching.models.camp_messages import (
+    Side,
+    Weights,
+    by_region,
+    by_word,
+    every_with_every,
+    factors,
+    joined_side,
+    message_weights,
+    mix,
+    side_widths,
+    split_side,
+)
+from matching.models.camp_passing import Passing, check_settings
+from matching.models.camp_plainly import score_plainly
+from matching.models.projection import l2_normalised
+from matching.models.scores import PairScores
+from matching.models.system import System
 
 
-def _every_with_every(photos: Tensor, captions: Tensor) -> Tensor:
-    """(..., P, R, D), (..., C, N, D) -> dot products (..., P, R, C, N) in one matrix product."""
-    products = photos.flatten(-3, -2) @ captions.flatten(-3, -2).transpose(-1, -2)
-    return products.unflatten(-1, captions.shape[-3:-1]).unflatten(-4 + 1, photos.shape[-3:-1])
+class Camp(System):
+    """A pair scorer; without messages and with the cosine as score (base model) an embedder, too.
 
+    An elementwise gate is reported by its mean over the dimensions. The attention of refined
+    messages is the product of both attentions: what a message is made of in the end.
+    """
 
-def _by_region(grid: Tensor) -> Tensor:
-    """(..., P, R, C, N) -> (..., C, P, R, N)."""
-    return grid.movedim(-2, -4)
+    extra_positions = 0
 
-
-def _by_word(grid: Tensor) -> Tensor:
-    """(..., P, R, C, N) -> (..., P, C, N, R)."""
-    return grid.movedim(-3, -1)
-
-
-def _messages(attention: Tensor, features: Tensor) -> Tensor:
-    """attention (..., B, A, S, T), features of B (..., B, T, D) -> (..., B, A, S, D)."""
-    mixed = attention.flatten(-3, -2) @ features
-    return mixed.unflatten(-2, attention.shape[-3:-1])
-
-
-class Passing(nn.Module):
-    """What one modality has of its own: keys, gate, fusion, aggregation."""
-
-    def __init__(self, dimension: int, key_dimension: int) -> None:
-        super().__init__()
-        self.key = nn.Linear(dimension, key_dimension, bias=False)
-        self.fusion = nn.Linear(dimension, dimension, bias=False)
-        self.aggregation = nn.Parameter(torch.randn(dimension) / math.sqrt(dimension))
-        # v and t have length sqrt(d), so v.m / d lies in -1..1: the gate needs a scale of its own.
-        self.gate_scale = nn.Parameter(torch.tensor(10.0))
-        self.gate_bias = nn.Parameter(torch.tensor(-2.0))
-
-    def gate_logits(self, agreement: Tensor) -> Tensor:
-        """agreement: v . m of each position."""
-        return self.gate_scale * agreement / self.aggregation.shape[0] + self.gate_bias
-
-
-class Camp(nn.Module):
     def __init__(self, config: CampConfig) -> None:
-        super().__init__()
-        dimension, dropout = config.dimension, config.dropout
+        check_settings(config)
+        super().__init__(config)
+        dimension = config.dimension
         self.dimension, self.key_dimension = dimension, config.key_dimension
-        self.regions = Projection(REGION_TAPS, config.hidden, dimension, dropout)
-        self.text = UpperTextBackbone()
-        self.words = Projection((WIDTH,), config.hidden, dimension, dropout)
-        self.photo = Passing(dimension, config.key_dimension)
-        self.caption = Passing(dimension, config.key_dimension)
-        self.score = nn.Sequential(
-            nn.Linear(dimension, dimension),
-            nn.ReLU(),
-            nn.Linear(dimension, 1),
-        )
+        self.side_width = sum(side_widths(config).values())
+        self.photo = Passing(config)
+        self.caption = Passing(config)
+        if config.score == "cosine":
+            # Inverse temperature of a contrastive loss; the logit is the cosine itself.
+            self.log_scale = nn.Parameter(torch.tensor(math.log(20.0)))
+        else:
+            inputs = 2 * dimension if config.score == "mlp_concat" else dimension
+            self.score = nn.Sequential(
+                nn.Linear(inputs, dimension),
+                nn.ReLU(),
+                nn.Linear(dimension, 1),
+            )
+        if config.messages == "none" and config.score == "cosine":
+            self.embedding_width = dimension
+        if config.messages == "refined":
+            self._start_as_the_release()
+
+    @torch.no_grad()
+    def _start_as_the_release(self) -> None:
+        """Uniform within sqrt(6 / 2d) for keys, fusion and score, also where the fan-in is 2d.
+
+        The other layers keep torch's default, as in the authors' code.
+        """
+        bound = math.sqrt(3 / self.dimension)
+        layers = [self.photo.key, self.caption.key]
+        layers += [p.fusion for p in (self.photo, self.caption) if hasattr(p, "fusion")]
+        layers += [] if self.config.score == "cosine" else [self.score[0], self.score[2]]
+        for layer in layers:
+            layer.weight.uniform_(-bound, bound)
+            if layer.bias is not None:
+                layer.bias.zero_()
+
+    def _scaled(self, features: Tensor) -> Tensor:
+        if not self.config.normalise_features:
+            return features
+        return l2_normalised(features) * math.sqrt(self.dimension)
 
     def region_features(self, regions: Tensor) -> Tensor:
-        """(..., R, C) -> v (..., R, D), each of length sqrt(D)."""
-        return l2_normalised(self.regions(regions)) * math.sqrt(self.dimension)
+        """(..., R, C) -> v (..., R, D), each of length sqrt(D) if features are normalised."""
+        return self._scaled(self.regions(regions))
 
-    def word_features(self, hidden: Tensor, piece_mask: Tensor, word_pieces: Tensor) -> Tensor:
-        """hidden (B, L, W), piece_mask (B, L), word_pieces (B, N, L) -> t (B, N, D)."""
-        words = self.words(self.text(hidden, piece_mask, word_pieces))
-        return l2_normalised(words) * math.sqrt(self.dimension)
+    def word_features(self, *captions: Tensor) -> tuple[Tensor, Tensor]:
+        """Captions as the word encoder takes them -> t (B, N, D), word_mask (B, N) bool."""
+        words, mask = self.encode_words(*captions)
+        return self._scaled(words), mask
 
-    def photo_side(self, v: Tensor) -> Side:
-        return Side(v, self.photo.key(v), self.photo.fusion(v), self.caption.fusion(v))
+    def photo_side_of(self, v: Tensor) -> Tensor:
+        """Region features (..., R, D) -> (..., R, S)."""
+        return joined_side(self.config, v, self.photo, self.caption)
 
-    def caption_side(self, t: Tensor) -> Side:
-        return Side(t, self.caption.key(t), self.caption.fusion(t), self.photo.fusion(t))
+    def caption_side_of(self, t: Tensor) -> Tensor:
+        """Word features (..., N, D) -> (..., N, S)."""
+        return joined_side(self.config, t, self.caption, self.photo)
 
-    def forward(self, photos: Side, captions: Side, word_mask: Tensor) -> PairScores:
-        """Scores every photo with every caption: (..., P, R, .), (..., C, N, .) -> (..., P, C).
+    def photo_side(self, regions: Tensor, region_mask: Tensor | None = None) -> Tensor:
+        """(B, R, C) -> (B, R, S); a region does not depend on the others, nor on their mask."""
+        return self.photo_side_of(self.region_features(regions))
 
-        word_mask (..., C, N) bool. Leading axes are groups that are scored apart. What belongs to
-        regions is laid out (..., C, P, R) and what belongs to words (..., P, C, N), so that each
-        product is one large matrix product and nothing is copied to be broadcast.
+    def caption_side(self, *captions: Tensor) -> tuple[Tensor, Tensor]:
+        """Captions as the word encoder takes them -> (B, N, S), word_mask (B, N) bool."""
+        t, mask = self.word_features(*captions)
+        return self.caption_side_of(t), mask
+
+    def forward(
+        self,
+        photos: Tensor,
+        captions: Tensor,
+        mask: Tensor,
+        region_mask: Tensor | None = None,
+    ) -> PairScores:
+        """Scores every photo with every caption: (..., P, R, S), (..., C, N, S) -> (..., P, C).
+
+        mask (..., C, N), region_mask (..., P, R) bool. Leading axes are groups that are scored
+        apart.
         """
-        # Logits of the cross-attention, and agreement v . t, of every region with every word.
-        affinity = _every_with_every(photos.keys, captions.keys) / math.sqrt(self.key_dimension)
-        agreement = _every_with_every(photos.features, captions.features)  # (..., P, R, C, N)
-        hidden_words = ~word_mask[..., :, None, None, :]
-        region_attention = _by_region(affinity).masked_fill(hidden_words, _MASKED).softmax(-1)
-        word_attention = _by_word(affinity).softmax(-1)
-
-        region_agreement = (region_attention * _by_region(agreement)).sum(
-            -1
-        )  # v . m: (..., C, P, R)
-        word_agreement = (word_attention * _by_word(agreement)).sum(-1)  # t . m: (..., P, C, N)
-        region_gates = self.photo.gate_logits(region_agreement).sigmoid()
-        word_gates = self.caption.gate_logits(word_agreement).sigmoid() * word_mask[..., None, :, :]
-
-        messages = _messages(region_attention, captions.fused_message)  # F m: (..., C, P, R, D)
-        region_fused = torch.relu(photos.fused[..., None, :, :, :] + messages)
-        messages = _messages(word_attention, photos.fused_message)  # F m: (..., P, C, N, D)
-        word_fused = torch.relu(captions.fused[..., None, :, :, :] + messages)
-
-        everywhere = torch.ones_like(region_gates, dtype=torch.bool)
-        v = self._aggregate(self.photo, region_fused, region_gates, photos.features, everywhere)
-        in_caption = word_mask[..., None, :, :]
-        t = self._aggregate(self.caption, word_fused, word_gates, captions.features, in_caption)
-        logit = self.score(v.transpose(-2, -3) + t).squeeze(-1)  # (..., P, C)
+        photo, caption = split_side(self.config, photos), split_side(self.config, captions)
+        if self.config.messages == "none":
+            return PairScores(self._logit_apart(photo, caption, mask, region_mask))
+        # v . t of every region with every word: (..., P, R, C, N)
+        agreement = every_with_every(photo.features, caption.features)
+        to_regions, to_words = message_weights(
+            self.config, photo, caption, agreement, mask, region_mask
+        )
+        v, region_gates = self._pass(
+            self.photo, photo, caption, to_regions, by_region(agreement), region_mask
+        )  # (..., C, P, D), (..., C, P, R)
+        t, word_gates = self._pass(
+            self.caption, caption, photo, to_words, by_word(agreement), mask
+        )  # (..., P, C, D), (..., P, C, N)
+        attention = to_regions.attention
         return PairScores(
-            logit,
-            word_attention,
-            region_attention.transpose(-3, -4),
+            self.logit_of(v.transpose(-2, -3), t),
+            to_words.attention,
+            None if attention is None else attention.transpose(-3, -4),
             word_gates,
-            region_gates.transpose(-2, -3),
+            None if region_gates is None else region_gates.transpose(-2, -3),
         )
 
-    def _aggregate(
+    def _pass(
         self,
         passing: Passing,
-        fused: Tensor,
-        gates: Tensor,
-        features: Tensor,
-        mask: Tensor,
-    ) -> Tensor:
-        """Attention over g relu(.) + v, without ever forming that sum.
+        own: Side,
+        other: Side,
+        weights: Weights,
+        agreement: Tensor,
+        mask: Tensor | None,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Messages to the positions S of A: the aggregate (..., B, A, D), gates (..., B, A, S).
 
-        fused (..., B, A, S, D), gates (..., B, A, S), features (..., A, S, D) -> (..., B, A, D),
-        where A has positions S (photos and regions, say) and B is the other modality.
+        own: of A, other: of B; agreement (..., B, A, S, T), mask (..., A, S).
         """
-        own = (features @ passing.aggregation)[..., None, :, :]
-        logits = (gates * (fused @ passing.aggregation) + own) / math.sqrt(self.dimension)
-        weights = logits.masked_fill(~mask, _MASKED).softmax(-1)
-        gated = ((weights * gates)[..., None, :] @ fused).squeeze(-2)
-        plain = weights.transpose(-2, -3) @ features  # (..., A, B, D)
-        return gated + plain.transpose(-2, -3)
+        config = self.config
+        if config.fusion == "none":
+            messages = mix(weights.mixing, other.features)
+            return passing.aggregate(messages, None, None, mask), None
+        residual = own.features if config.residual else None
+        visible = None if mask is None else mask[..., None, :, :]
+        gates = None
+        if config.gate == "scalar":
+            gates = passing.gate_logits((weights.mixing * agreement).sum(-1)).sigmoid()
+            gates = gates if visible is None else gates * visible
+        if factors(config):
+            messages = mix(weights.mixing, other.fused_message)
+            fused = torch.relu(own.fused[..., None, :, :, :] + messages)
+            return passing.aggregate(fused, gates, residual, mask), gates
+        features, messages = own.features[..., None, :, :, :], mix(weights.mixing, other.features)
+        if config.gate != "elementwise":
+            fused = passing.fuse(features, messages, None)  # a scalar gate leaves relu and F
+            return passing.aggregate(fused, gates, residual, mask), gates
+        gates = (features * messages).sigmoid()  # (..., B, A, S, D)
+        fused = passing.fuse(features, messages, gates)
+        gates = gates.mean(-1) if visible is None else gates.mean(-1) * visible
+        return passing.aggregate(fused, None, residual, mask), gates
+
+    def logit_of(self, v: Tensor, t: Tensor) -> Tensor:
+        """v* and t* (..., D) of pairs -> (...)."""
+        if self.config.score == "cosine":
+            return (l2_normalised(v) * l2_normalised(t)).sum(-1)
+        joined = torch.cat([v, t], dim=-1) if self.config.score == "mlp_concat" else v + t
+        return self.score(joined).squeeze(-1)
+
+    @staticmethod
+    def _aggregate_alone(passing: Passing, features: Tensor, mask: Tensor | None) -> Tensor:
+        """Without messages: (..., A, S, D) -> (..., A, D)."""
+        return passing.aggregate(features[..., None, :, :, :], None, None, mask).squeeze(-3)
+
+    def _logit_apart(
+        self,
+        photo: Side,
+        caption: Side,
+        mask: Tensor,
+        region_mask: Tensor | None,
+    ) -> Tensor:
+        v = self._aggregate_alone(self.photo, photo.features, region_mask)  # (..., P, D)
+        t = self._aggregate_alone(self.caption, caption.features, mask)  # (..., C, D)
+        if self.config.score == "cosine":
+            return self.similarity(l2_normalised(v), l2_normalised(t))
+        pairs = torch.broadcast_tensors(v[..., :, None, :], t[..., None, :, :])
+        return self.logit_of(*pairs)
+
+    def embed_photos(self, regions: Tensor, region_mask: Tensor | None = None) -> Tensor:
+        """regions (B, R, C) -> (B, D), unit length."""
+        self._expect_base_model()
+        v = self.region_features(regions)
+        return l2_normalised(self._aggregate_alone(self.photo, v, region_mask))
+
+    def embed_captions(self, *captions: Tensor) -> Tensor:
+        """Captions as the word encoder takes them -> (B, D), unit length."""
+        self._expect_base_model()
+        t, mask = self.word_features(*captions)
+        return l2_normalised(self._aggregate_alone(self.caption, t, mask))
+
+    @staticmethod
+    def similarity(photos: Tensor, captions: Tensor) -> Tensor:
+        """Embeddings (..., P, D), (..., C, D) -> (..., P, C): cosines."""
+        return photos @ captions.transpose(-1, -2)
+
+    def _expect_base_model(self) -> None:
+        messages, score = self.config.messages, self.config.score
+        if (messages, score) != ("none", "cosine"):
+            raise ValueError(
+                f"CAMP with messages {messages!r} and score {score!r} has no embeddings: only the "
+                "base model (messages 'none', score 'cosine') can be stage 1",
+            )
 
     def score_plainly(self, v: Tensor, t: Tensor) -> PairScores:
         """The equations as they stand: photos v (P, R, D) with one caption t (N, D) -> (P, ...)."""
-        affinity = self.photo.key(v) @ self.caption.key(t).T / math.sqrt(self.key_dimension)
-
-        def side(passing: Passing, own: Tensor, other: Tensor, attention: Tensor) -> tuple:
-            messages = attention @ other
-            gates = passing.gate_logits((own * messages).sum(-1)).sigmoid()
-            fused = torch.relu(passing.fusion(gates[..., None] * (own + messages))) + own
-            weights = (fused @ passing.aggregation / math.sqrt(self.dimension)).softmax(-1)
-            return (weights[..., None] * fused).sum(-2), gates
-
-        region_attention = affinity.softmax(-1)
-        word_attention = affinity.transpose(-1, -2).softmax(-1)
-        v_star, region_gates = side(self.photo, v, t, region_attention)
-        t_star, word_gates = side(self.caption, t, v, word_attention)
-        logit = self.score(v_star + t_star).squeeze(-1)
-        return PairScores(logit, word_attention, region_attention, word_gates, region_gates)
+        return score_plainly(self, v, t)

@@ -25,6 +25,8 @@ every photo has all its regions.
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor, nn
 
 from matching.config import EncoderConfig
@@ -41,6 +43,10 @@ class System(nn.Module):
         self.regions = make_region_encoder(config)
         # `text` reads the caption (and is tuned gently if it is pretrained), `words` projects.
         self.text, self.words = make_word_encoder(config)
+
+    def similarity_settings(self) -> dict[str, Any]:
+        """What matching.similarity.Similarity is made of, where the system is an embedder."""
+        return {"kind": "cosine", "slots": 1}
 
     def encode_words(self, *captions: Tensor) -> tuple[Tensor, Tensor]:
         """Captions as the word encoder takes them -> words (B, N, D), word_mask (B, N) bool."""

@@ -29,30 +29,34 @@ def backbone_folder() -> Path:
 class TransformerLayer(nn.Module):
     """One post-norm BERT layer."""
 
-    def __init__(self) -> None:
+    def __init__(self, width: int = WIDTH, heads: int = HEADS, dropout: float = 0.0) -> None:
         super().__init__()
-        self.query = nn.Linear(WIDTH, WIDTH)
-        self.key = nn.Linear(WIDTH, WIDTH)
-        self.value = nn.Linear(WIDTH, WIDTH)
-        self.output = nn.Linear(WIDTH, WIDTH)
-        self.attention_norm = nn.LayerNorm(WIDTH, eps=1e-12)
-        self.widen = nn.Linear(WIDTH, 4 * WIDTH)
-        self.narrow = nn.Linear(4 * WIDTH, WIDTH)
-        self.output_norm = nn.LayerNorm(WIDTH, eps=1e-12)
+        self.heads = heads
+        self.query = nn.Linear(width, width)
+        self.key = nn.Linear(width, width)
+        self.value = nn.Linear(width, width)
+        self.output = nn.Linear(width, width)
+        self.attention_norm = nn.LayerNorm(width, eps=1e-12)
+        self.widen = nn.Linear(width, 4 * width)
+        self.narrow = nn.Linear(4 * width, width)
+        self.output_norm = nn.LayerNorm(width, eps=1e-12)
+        self.dropout = nn.Dropout(dropout)
 
     def forward(self, pieces: Tensor, piece_mask: Tensor) -> Tensor:
         """pieces (B, L, D), piece_mask (B, L) bool -> (B, L, D)."""
+        width = pieces.shape[-1] // self.heads
 
         def split(x: Tensor) -> Tensor:  # (B, L, D) -> (B, heads, L, D / heads)
-            return x.unflatten(-1, (HEADS, WIDTH // HEADS)).transpose(1, 2)
+            return x.unflatten(-1, (self.heads, width)).transpose(1, 2)
 
         query, key, value = (split(f(pieces)) for f in (self.query, self.key, self.value))
-        logits = query @ key.transpose(-1, -2) / (WIDTH // HEADS) ** 0.5  # (B, heads, L, L)
+        logits = query @ key.transpose(-1, -2) / width**0.5  # (B, heads, L, L)
         logits = logits.masked_fill(~piece_mask[:, None, None, :], -1e9)
-        context = (logits.softmax(-1) @ value).transpose(1, 2).flatten(2)
-        pieces = self.attention_norm(pieces + self.output(context))
+        attention = self.dropout(logits.softmax(-1))
+        context = (attention @ value).transpose(1, 2).flatten(2)
+        pieces = self.attention_norm(pieces + self.dropout(self.output(context)))
         widened = nn.functional.gelu(self.widen(pieces))
-        return self.output_norm(pieces + self.narrow(widened))
+        return self.output_norm(pieces + self.dropout(self.narrow(widened)))
 
 
 class LowerTextBackbone(nn.Module):

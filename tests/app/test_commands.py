@@ -65,24 +65,27 @@ def test_bad_queries_are_refused(tmp_path):
     assert run("app.search", "a dog", "-k", 0).returncode == 2
 
 
-@pytest.mark.parametrize("damage", ["missing", "empty", "truncated", "other"])
+@pytest.mark.parametrize("damage", ["missing", "empty", "truncated", "other", "format 1"])
 def test_bad_engines_are_refused(tmp_path, damage):
     folder = tmp_path / "engine"
     if damage != "missing":
         folder.mkdir()
-    if damage in ("truncated", "other"):
+    if damage in ("truncated", "other", "format 1"):
         shutil.copytree(ENGINE, folder, dirs_exist_ok=True)
     if damage == "truncated":
         weights = folder / "text_encoder-0.bin"
         weights.write_bytes(weights.read_bytes()[:-100])
     if damage == "other":
         description = json.loads((folder / "engine.json").read_text())
-        description["model_sha256"] = "0" * 64
+        description["stage1"]["sha256"] = "0" * 64
         (folder / "engine.json").write_text(json.dumps(description))
-    refused(run("app.search", "a dog", "--engine", folder), str(folder))
+    if damage == "format 1":
+        (folder / "engine.json").write_text(json.dumps({"format_version": 1}))
+    words = {"other": "app.gallery encode", "format 1": "export.build_onnx"}.get(damage, "engine")
+    refused(run("app.search", "a dog", "--engine", folder), str(folder), words)
 
 
-@pytest.mark.parametrize("damage", ["missing", "empty", "truncated", "not json"])
+@pytest.mark.parametrize("damage", ["missing", "empty", "truncated", "not json", "format 1"])
 def test_bad_galleries_are_refused(tmp_path, damage):
     folder = tmp_path / "gallery"
     if damage != "missing":
@@ -92,7 +95,9 @@ def test_bad_galleries_are_refused(tmp_path, damage):
         sides = folder / "part-00001" / "sides.npy"
         sides.write_bytes(sides.read_bytes()[:5000])
     if damage == "not json":
-        (folder / "gallery.json").write_text('{"format_version": 1')
+        (folder / "gallery.json").write_text('{"format_version": 2')
+    if damage == "format 1":
+        (folder / "gallery.json").write_text('{"format_version": 1}')
     refused(run("app.search", "a dog", "--gallery", folder), str(folder))
 
 
@@ -107,6 +112,25 @@ def test_explain_writes_a_figure_and_json(tmp_path):
     assert figure.read_bytes()[:4] == b"\x89PNG" and document["words"][-1] == "building"
     assert len(document["word_attention"]) == 5 and len(document["word_attention"][0]) == 36
     assert len(document["region_boxes"]) == 36
+    assert len(document["word_gates"]) == 5 and document["attention_of"] == "words"
+
+
+@pytest.mark.parametrize("name", ["mmca", "dive-scan"])
+def test_search_and_explain_with_another_pair(small_gallery, tiny, tmp_path, name):
+    flags = ("--engine", tiny / "engines" / name, "--json")
+    result = run("app.search", "a thing", "-k", 3, "--gallery", small_gallery, *flags)
+    lines = [json.loads(line) for line in result.stdout.splitlines()]
+    assert result.returncode == 0, result.stderr
+    assert all(set(line) == LINE for line in lines) and len(lines) == 3
+    assert ("MMCA" if name == "mmca" else "SCAN") in result.stderr
+    figure = tmp_path / "figure.png"
+    document = json.loads(run("app.explain", PHOTO, "a thing", "--out", figure, *flags).stdout)
+    assert figure.read_bytes()[:4] == b"\x89PNG" and document["word_gates"] is None
+    assert document["attention_of"] == ("words" if name == "mmca" else "regions")
+    for weights in document["word_attention"]:
+        assert len(weights) == 36 and sum(weights) == pytest.approx(1, abs=1e-3)
+    result = run("app.explain", PHOTO, "a thing", *flags[:2])
+    assert result.returncode == 0 and "has no gates" in result.stdout
 
 
 def test_app_refuses_a_broken_engine_before_it_serves(tmp_path):

@@ -9,7 +9,7 @@ from PIL import Image
 
 from app import gallery_builder
 from app.gallery import main
-from app.gallery_builder import add_photos, build_gallery, remove_photos
+from app.gallery_builder import Growth, add_photos, build_gallery, remove_photos
 from app.gallery_folder import Gallery
 from app.retrieval import Retriever
 from tests.app.conftest import ENGINE, GALLERY
@@ -32,19 +32,19 @@ def ids(folder: Path, engine) -> list[str]:
 def test_build_search_add_remove(photos, tmp_path, engine, monkeypatch):
     monkeypatch.setattr(gallery_builder, "PART_PHOTOS", 3)
     out = tmp_path / "gallery"
-    assert build_gallery(photos, out, engine) == (7, [])
+    assert build_gallery(photos, out, engine) == Growth(7)
     assert len(ids(out, engine)) == 7
     found = Retriever(engine, Gallery(out, engine)).find_photos("a dog", 20)
     assert len(found.matches) == 7 and found.matches[0].caption is None
     Image.new("RGB", (2000, 1000), "red").save(photos / "new.png")
-    assert add_photos(photos, out, engine) == (1, [])
+    assert add_photos(photos, out, engine) == Growth(1)
     new = next(i for i in Gallery(out, engine).items if i.id == "new.png")
     assert max(new.width, new.height) == 640 and new.path.endswith(".jpg")
     remove_photos(out, ["new.png"])
     assert "new.png" not in ids(out, engine)
     with pytest.raises(ValueError, match="new.png"):
         remove_photos(out, ["new.png"])
-    assert add_photos(photos, out, engine) == (1, []) and "new.png" in ids(out, engine)
+    assert add_photos(photos, out, engine) == Growth(1) and "new.png" in ids(out, engine)
 
 
 def test_a_killed_build_goes_on(photos, tmp_path, engine, monkeypatch):
@@ -74,8 +74,8 @@ def test_a_killed_build_goes_on(photos, tmp_path, engine, monkeypatch):
 
 def test_damaged_photos_are_left_out_and_named(photos, tmp_path, engine):
     (photos / "broken.jpg").write_bytes(b"\xff\xd8\xff\xe0 broken")
-    added, problems = build_gallery(photos, tmp_path / "gallery", engine)
-    assert added == 7 and len(problems) == 1 and "broken.jpg" in problems[0]
+    growth = build_gallery(photos, tmp_path / "gallery", engine)
+    assert growth.added == 7 and len(growth.left_out) == 1 and "broken.jpg" in growth.left_out[0]
 
 
 def test_check_finds_a_photo_that_went_missing(photos, tmp_path, capsys):
@@ -96,4 +96,7 @@ def test_the_default_gallery_names_every_licence(engine, capsys):
     for item in gallery.items:
         assert item.licence and item.id.rsplit("/", 1)[-1] in notice
     assert main(["info", str(GALLERY), "--engine", str(ENGINE), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["photos"] == 474
+    document = json.loads(capsys.readouterr().out)
+    assert document["photos"] == 474
+    assert document["encodings"]["stage1"][0]["key"] == engine.description.stage1_key
+    assert document["encodings"]["scorer"][0]["title"] == "CAMP"

@@ -1,99 +1,41 @@
 """The page in headless Chromium, as a person uses it."""
 
-import os
 import re
-import shutil
-import socket
-import subprocess
-import sys
-import time
-import urllib.request
-from pathlib import Path
 
 import pytest
 
-from tests.app.conftest import GALLERY, ROOT
+from tests.app.browser import (
+    SIZE_NAMES,
+    SIZES,
+    canvas,
+    chromium,
+    opened_page,
+    search,
+    served,
+    upload,
+)
+from tests.app.conftest import ENGINE, GALLERY
 
 pytestmark = pytest.mark.browser
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-FLAGS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
 PHOTO = GALLERY / "part-00000" / "photos"
 
 
 @pytest.fixture(scope="module")
 def address():
-    if CHROMIUM is None:
-        if os.environ.get("CI"):
-            pytest.fail("no Chromium: .ci/run installs it, so this must not happen")
-        pytest.skip("no Chromium on this machine: apt-get install chromium")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    server = subprocess.Popen([sys.executable, "app.py", "--port", str(port)], cwd=ROOT)
-    url = f"http://127.0.0.1:{port}/"
-    for _ in range(120):
-        try:
-            urllib.request.urlopen(url, timeout=2).read()
-            break
-        except OSError:
-            assert server.poll() is None, "the app ended while it started"
-            time.sleep(0.5)
-    yield url
-    server.terminate()
-    server.wait(20)
+    with served("--engine", ENGINE) as url:
+        yield url
 
 
 @pytest.fixture(scope="module")
 def browser(address):
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+    with chromium() as opened:
         yield opened
-        opened.close()
 
 
-@pytest.fixture(params=[(1280, 900), (390, 844)], ids=["laptop", "phone"])
+@pytest.fixture(params=SIZES, ids=SIZE_NAMES)
 def page(browser, address, request):
-    width, height = request.param
-    opened = browser.new_page(viewport={"width": width, "height": height})
-    opened.set_default_timeout(30_000)
-    errors, strangers = [], []
-    opened.on("pageerror", lambda error: errors.append(str(error)))
-    opened.on(
-        "request",
-        lambda r: (
-            None if r.url.startswith((address, "data:", "blob:")) else strangers.append(r.url)
-        ),
-    )
-    opened.goto(address)
-    yield opened
-    assert not errors
-    assert not strangers, "the page asked another host for something"
-    assert opened.evaluate("document.documentElement.scrollWidth") <= width, "sideways scrolling"
-    opened.close()
-
-
-def search(page, text: str) -> None:
-    page.locator("#caption textarea").fill(text)
-    page.locator("#search").click()
-
-
-def canvas(page) -> str:
-    return page.locator("#why canvas").evaluate("c => c.toDataURL()")
-
-
-def upload(page, path: Path) -> None:
-    page.get_by_role("tab", name="Find captions").click()
-    page.locator("#upload input[type=file]").set_input_files(path)
+    with opened_page(browser, address, request.param) as opened:
+        yield opened
 
 
 def test_a_caption_finds_photos_and_words_show_where_they_look(page):
@@ -125,6 +67,9 @@ def test_a_caption_finds_photos_and_words_show_where_they_look(page):
     )
     assert page.locator("#why .lens-heading").inner_text().startswith("Result 4")
     assert "licence" in page.content()
+    page.get_by_text("Options").click()
+    page.locator("#count").wait_for()
+    assert page.locator("#engine").count() == 0  # there is nothing to choose from
 
 
 def test_a_photo_finds_captions_and_photos(page):

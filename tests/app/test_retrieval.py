@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 
 from app.explanation import explain
-from app.retrieval import PHOTO_SHORTLIST
+from app.gallery_folder import Gallery
+from app.retrieval import PHOTO_SHORTLIST, Retriever
+from matching.engine import Engine
 from matching.text import CaptionError
 
 CAPTION = "two dogs on green grass"
@@ -59,3 +61,39 @@ def test_long_and_empty_captions(retriever):
     with pytest.raises(CaptionError):
         retriever.find_photos("  ", 3)
     assert retriever.find_photos("a dog", 3).note is None
+
+
+@pytest.mark.parametrize("name", ["mmca", "dive-scan"])
+def test_another_pair_ranks_by_its_own_similarity_and_scorer(small_gallery, tiny, name):
+    engine = Engine(tiny / "engines" / name, "cpu")
+    retriever = Retriever(engine, Gallery(small_gallery, engine))
+    embedding, sides = engine.encode_captions([engine.captions.read(CAPTION)])
+    assert len(sides[0]) == engine.extra_positions + 5
+    embeddings = retriever.gallery.embeddings
+    stage1 = [_slow_similarity(name, photo, embedding[0]) for photo in embeddings]
+    scores = []
+    for photo in range(7):
+        pair = engine.explain_pair(retriever.gallery_photo(photo).side, sides[0])
+        assert pair.word_gates is None and pair.region_gates is None
+        scores.append(pair.logit + 2.0 * stage1[photo])
+    found = retriever.find_photos(CAPTION, 7)
+    assert len({round(score, 3) for score in scores}) > 3
+    assert [m.photo for m in found.matches] == sorted(range(7), key=lambda i: -scores[i])
+    for match in found.matches:
+        assert match.stage1_score == pytest.approx(stage1[match.photo], abs=1e-4)
+        assert match.score == pytest.approx(scores[match.photo], abs=1e-3)
+        assert match.probability == pytest.approx(1 / (1 + np.exp(-match.score - 0.5)), abs=1e-4)
+    query = retriever.gallery_photo(2)
+    assert retriever.find_similar(query, 1).matches[0].photo == 2
+    assert len(retriever.find_captions(query, 5).matches) == 5
+
+
+def _slow_similarity(name: str, photo: np.ndarray, caption: np.ndarray) -> float:
+    if name == "mmca":
+        return float(photo @ caption)
+    cosines = [[float(p @ c) for c in caption.reshape(2, 16)] for p in photo.reshape(2, 16)]
+    total = 0.0  # smooth-Chamfer, alpha = 16
+    for lines in (cosines, list(zip(*cosines, strict=True))):
+        for line in lines:
+            total += np.log(sum(np.exp(16 * cosine) for cosine in line)) / (2 * 16 * 2)
+    return total

@@ -12,16 +12,19 @@ import torch
 from export import verify
 from export.graphs import TrainedGraphs
 from export.parity import SIZES, measure_parity
-from matching.contract import GRAPHS, PAIR_SCORER, Axis
+from matching.contract import PAIR_OUTPUTS, Axis
+from matching.contract import graphs as graph_specs
 from matching.engine import Engine
 
 ROOT = Path(__file__).parents[2]
 ENGINE, CHECKPOINT = ROOT / "engines" / "default", ROOT / "checkpoints" / "default"
+GRAPHS = graph_specs(0, PAIR_OUTPUTS)
+PAIR_SCORER = GRAPHS[-1]
 
 
 @pytest.fixture(scope="module")
 def graphs() -> TrainedGraphs:
-    return TrainedGraphs.load(CHECKPOINT)
+    return TrainedGraphs.load(CHECKPOINT / "vse_infinity", CHECKPOINT / "camp")
 
 
 def test_every_output_agrees(graphs):
@@ -77,7 +80,7 @@ def test_verify_tells_apart(tmp_path, capsys):
     other = tmp_path / "engine"
     shutil.copytree(ENGINE, other, ignore=shutil.ignore_patterns("plans"))
     description = json.loads((other / "engine.json").read_text())
-    description["camp_sha256"] = "0" * 64
+    description["scorer"]["sha256"] = "0" * 64
     (other / "engine.json").write_text(json.dumps(description))
     with pytest.raises(ValueError, match="was not made from"):
         verify.main(["--checkpoint", str(CHECKPOINT), "--engine", str(other)])

@@ -6,7 +6,7 @@ import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 
 from export import weights
-from export.weights import pack_weights, save_sharded, unpack_weights
+from export.weights import backbone_first, pack_weights, save_sharded, unpack_weights
 
 
 def small_model() -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
@@ -58,3 +58,45 @@ def test_packed_runs_to_the_same_bits_and_unpacks_exactly(tmp_path, monkeypatch)
     assert found.keys() == arrays.keys() and len(loaded.graph.node) == 3
     for name, array in arrays.items():
         np.testing.assert_array_equal(found[name], array)
+
+
+def encoder(width: int) -> onnx.ModelProto:
+    """A backbone, the same every time, and a system, each with a weight that lost its name."""
+    rng = np.random.default_rng(0)
+    shapes = {
+        "backbone.a": (64, 64),
+        "val_1": (64, 64),
+        "scorer.b": (64, width),
+        "val_3": (1, width),
+    }
+    arrays = {name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
+    nodes = [
+        helper.make_node("MatMul", ["x", "backbone.a"], ["p"]),
+        helper.make_node("MatMul", ["p", "val_1"], ["q"]),
+        helper.make_node("MatMul", ["q", "scorer.b"], ["r"]),
+        helper.make_node("Add", ["r", "val_3"], ["y"]),
+    ]
+    order = ("scorer.b", "backbone.a", "val_3", "val_1")
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 64])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", width])],
+        [numpy_helper.from_array(arrays[name], name) for name in order],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+
+
+def test_engines_of_other_systems_have_the_same_backbone_files(tmp_path):
+    x = np.random.default_rng(1).normal(size=(3, 64)).astype(np.float32)
+    for width in (300, 400):
+        folder = tmp_path / str(width)
+        folder.mkdir()
+        model = encoder(width)
+        plain = onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"x": x})[0]
+        backbone_first(model)
+        assert save_sharded(model, folder, "g") == ["g.onnx", "g-0.bin", "g-1.bin"]
+        session = onnxruntime.InferenceSession(folder / "g.onnx")
+        np.testing.assert_array_equal(session.run(None, {"x": x})[0], plain)
+    first, second = ((tmp_path / width / "g-0.bin").read_bytes() for width in ("300", "400"))
+    assert first == second and len(first) == 2 * 64 * 64 * 4

@@ -1,106 +1,118 @@
-"""The factored scorer against the equations, and what padding and order must not change."""
+"""The default form of CAMP: its published weights and graph, its layout, and ONNX of all forms."""
 
-import math
+import json
+from pathlib import Path
 
+import numpy as np
+import onnxruntime
 import pytest
 import torch
+from safetensors.torch import load_file
 
-from matching.config import CampConfig
+from matching.config import CampConfig, settings_from
 from matching.models.camp import Camp
+from tests.matching.camp_loops import FORMS, D, K, made
+from tests.matching.onnx_parity import dimension, exported_session, run
+
+ROOT = Path(__file__).parents[2]
+OUTPUTS = ["logit", "word_attention", "region_attention", "word_gates", "region_gates"]
 
 
-@pytest.fixture
-def camp() -> Camp:
-    torch.manual_seed(5)
-    model = Camp(CampConfig(dimension=32, key_dimension=16, hidden=24, dropout=0.0)).eval()
-    with torch.no_grad():  # fresh weights score nearly everything alike: widen them
-        for parameter in model.parameters():
-            parameter.mul_(1.5)
-    return model
+@pytest.fixture(scope="module")
+def published() -> Camp:
+    folder = ROOT / "checkpoints/default/camp"
+    config = json.loads((folder / "config.json").read_text())["model"]
+    camp = Camp(settings_from(CampConfig, config, "config.json"))
+    weights = load_file(folder / "model.safetensors")
+    camp.load_state_dict({name: value.float() for name, value in weights.items()}, strict=True)
+    return camp.eval()
 
 
-def pairs():
-    generator = torch.Generator().manual_seed(6)
-    v = torch.randn(3, 36, 32, generator=generator)
-    t = torch.randn(4, 7, 32, generator=generator)
-    lengths = [7, 5, 2, 1]
-    mask = torch.arange(7)[None] < torch.tensor(lengths)[:, None]
-    return v, t, mask, lengths
-
-
-@torch.no_grad()
-def test_factored_equals_naive(camp):
-    v, t, mask, lengths = pairs()
-    scores = camp(camp.photo_side(v), camp.caption_side(t), mask)
-    assert scores.logit.std() > 0.1, "a test on constant scores would prove nothing"
-    for c, n in enumerate(lengths):
-        expected = camp.score_plainly(v, t[c, :n])
-        ours = (
-            scores.logit[:, c],
-            scores.word_attention[:, c, :n],
-            scores.region_attention[:, c, :, :n],
-            scores.word_gates[:, c, :n],
-            scores.region_gates[:, c],
-        )
-        for a, b in zip(ours, expected, strict=True):
-            torch.testing.assert_close(a, b, atol=2e-6, rtol=1e-5)
+def sides(camp: Camp, photos: int, regions: int, lengths: list[int], seed: int = 6):
+    """Features of length sqrt(D), as the encoders make them, and their sides."""
+    generator = torch.Generator().manual_seed(seed)
+    size = camp.dimension
+    v = torch.randn(photos, regions, size, generator=generator)
+    t = torch.randn(len(lengths), max(lengths), size, generator=generator)
+    v, t = (size**0.5 * x / x.norm(dim=-1, keepdim=True) for x in (v, t))
+    mask = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
+    return camp.photo_side_of(v), camp.caption_side_of(t), mask
 
 
 @torch.no_grad()
-def test_naive_equals_a_loop_over_single_numbers(camp):
-    """The equations once more, region by region and word by word, without a tensor product."""
-    v, t, _, _ = pairs()
-    v, t = v[0], t[0, :3]
-    expected = camp.score_plainly(v[None], t)
-    kv, kt = camp.photo.key(v), camp.caption.key(t)
-    for i in range(36):
-        weights = [math.exp(sum((kv[i] * kt[j]).tolist()) / 4) for j in range(3)]  # sqrt(16)
-        weights = [w / sum(weights) for w in weights]
-        message = sum(w * t[j] for j, w in enumerate(weights))
-        agreement = sum((v[i] * message).tolist()) / 32
-        gate = 1 / (1 + math.exp(-(15 * agreement - 3)))  # scale 10, bias -2, both times 1.5
-        assert expected.region_gates[0, i].item() == pytest.approx(gate, abs=1e-5)
-        for j in range(3):
-            assert expected.region_attention[0, i, j].item() == pytest.approx(weights[j], abs=1e-5)
+def test_the_published_graph_scores_as_the_module_does(published):
+    """The sides that engine and gallery hold are still read in the same order."""
+    photo, caption, mask = sides(published, 5, 36, [7, 4, 1])
+    session = onnxruntime.InferenceSession(ROOT / "engines/default/pair_scorer.onnx")
+    inputs = {"image_side": photo, "caption_side": caption, "word_mask": mask}
+    found = session.run(OUTPUTS, {name: value.numpy() for name, value in inputs.items()})
+    expected = published(photo, caption, mask)
+    assert expected.logit.std() > 0.1
+    for ours, theirs in zip(expected, found, strict=True):
+        np.testing.assert_allclose(theirs, ours.numpy(), atol=1e-4, rtol=1e-4)
 
 
 @torch.no_grad()
-def test_padding_never_changes_a_score(camp):
-    v, t, mask, _ = pairs()
-    expected = camp(camp.photo_side(v), camp.caption_side(t), mask)
-    longer = torch.cat([t, torch.full((4, 5, 32), 9.0)], dim=1)
-    longer_mask = torch.cat([mask, torch.zeros(4, 5, dtype=torch.bool)], dim=1)
-    padded = camp(camp.photo_side(v), camp.caption_side(longer), longer_mask)
-    torch.testing.assert_close(padded.logit, expected.logit, atol=2e-6, rtol=1e-5)
-    torch.testing.assert_close(padded.region_gates, expected.region_gates, atol=2e-6, rtol=1e-5)
-    assert (padded.word_gates[..., 7:] == 0).all()
-    ignoring = camp(
-        camp.photo_side(v),
-        camp.caption_side(longer),
-        torch.ones_like(longer_mask),
+def test_the_layout_of_a_side():
+    camp = made({})
+    v = torch.randn(2, 3, D, generator=torch.Generator().manual_seed(1))
+    parts = (v, camp.photo.key(v), camp.photo.fusion(v), camp.caption.fusion(v))
+    torch.testing.assert_close(camp.photo_side_of(v), torch.cat(parts, -1))
+    parts = (v, camp.caption.key(v), camp.caption.fusion(v), camp.photo.fusion(v))
+    torch.testing.assert_close(camp.caption_side_of(v), torch.cat(parts, -1))
+    assert camp.side_width == 3 * D + K
+    assert camp.extra_positions == 0
+
+
+def test_the_names_of_the_default_parameters():
+    names = {n for n, _ in made({}).named_parameters() if n.startswith(("photo", "caption", "sc"))}
+    passing = ("key.weight", "fusion.weight", "aggregation", "gate_scale", "gate_bias")
+    score = {f"score.{layer}.{part}" for layer in (0, 2) for part in ("weight", "bias")}
+    assert names == {f"{side}.{p}" for side in ("photo", "caption") for p in passing} | score
+
+
+@torch.no_grad()
+def test_features_are_as_long_as_the_setting_says():
+    regions = torch.randn(2, 3, 1400, generator=torch.Generator().manual_seed(1))
+    for normalised in (True, False):
+        camp = made({"normalise_features": normalised})
+        v = camp.region_features(regions)
+        lengths = v.norm(dim=-1)
+        assert torch.allclose(lengths, torch.tensor(D**0.5), atol=1e-4) == normalised
+        torch.testing.assert_close(camp.photo_side(regions), camp.photo_side_of(v))
+
+
+@torch.no_grad()
+def test_a_missing_mask_is_seen():
+    """Padding would change the score if the mask did not hold it back."""
+    camp = made({})
+    photo, caption, mask = sides(camp, 2, 4, [5, 2])
+    expected = camp(photo, caption, mask).logit
+    ignoring = camp(photo, caption, torch.ones_like(mask)).logit
+    torch.testing.assert_close(ignoring[:, 0], expected[:, 0])
+    assert (ignoring[:, 1] - expected[:, 1]).abs().max() > 1e-2
+
+
+@pytest.mark.parametrize("form", ["fast", "paper", "release"])
+@torch.no_grad()
+def test_the_exported_graph_scores_alike(form):
+    """At other numbers of photos, captions, regions and words than those of the example."""
+    camp = made(FORMS[form], scale=2.0)
+    session = exported_session(
+        camp,
+        sides(camp, 2, 3, [5, 4, 4, 2]),
+        (
+            {0: dimension("photos"), 1: dimension("regions")},
+            {0: dimension("captions"), 1: dimension("words")},
+            {0: dimension("captions"), 1: dimension("words")},
+        ),
+        ["image_side", "caption_side", "word_mask"],
+        OUTPUTS,
     )
-    assert (ignoring.logit - expected.logit).abs().max() > 1e-2, "a missing mask must be seen"
-
-
-@torch.no_grad()
-def test_order_of_the_batch_changes_nothing(camp):
-    v, t, mask, _ = pairs()
-    expected = camp(camp.photo_side(v), camp.caption_side(t), mask).logit
-    photos, captions = torch.tensor([2, 0, 1]), torch.tensor([3, 1, 0, 2])
-    shuffled = camp(
-        camp.photo_side(v[photos]),
-        camp.caption_side(t[captions]),
-        mask[captions],
-    ).logit
-    torch.testing.assert_close(shuffled, expected[photos][:, captions], atol=2e-6, rtol=1e-5)
-
-
-@torch.no_grad()
-def test_groups_are_scored_apart(camp):
-    v, t, mask, _ = pairs()
-    photo, caption = camp.photo_side(v[:2]), camp.caption_side(t[:2])
-    alone = camp(photo, caption, mask[:2])
-    two = [type(s)(*(torch.stack([part, part.flip(0)]) for part in s)) for s in (photo, caption)]
-    grouped = camp(*two, torch.stack([mask[:2], mask[:2].flip(0)]))
-    torch.testing.assert_close(grouped.logit[0], alone.logit, atol=2e-6, rtol=1e-5)
-    torch.testing.assert_close(grouped.logit[1], alone.logit.flip(0, 1), atol=2e-6, rtol=1e-5)
+    assert [i.name for i in session.get_inputs()] == ["image_side", "caption_side", "word_mask"]
+    for photos, regions, lengths in ((7, 6, [9, 1]), (1, 1, [1]), (3, 2, [2, 6, 3, 4, 1])):
+        inputs = sides(camp, photos, regions, lengths, seed=photos)
+        expected = camp(*inputs)
+        assert photos == 1 or expected.logit.std() > 0.02
+        for name, ours, theirs in zip(OUTPUTS, expected, run(session, *inputs), strict=True):
+            np.testing.assert_allclose(theirs, ours.numpy(), atol=1e-5, rtol=1e-4, err_msg=name)

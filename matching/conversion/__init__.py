@@ -1,0 +1,1 @@
+"""Checkpoints of the papers' authors, one file for each of their repositories."""

@@ -1,0 +1,1 @@
+"""The papers' experiments, run by name: python -m matching.reproduce NAME."""
