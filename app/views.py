@@ -25,6 +25,8 @@ from matching.engine import Engine
 from matching.image import open_photo
 
 _PHOTO_SIDE = 640
+# What the map of a word is called. SCAN (i2t) has the attention of regions alone.
+_MAP_OF = {"words": "attention of", "regions": "regions that look at", None: ""}
 
 
 def likeliness(match: Match) -> str:
@@ -98,6 +100,10 @@ def lens(
         "whole": None if attention is None else _cells(attention.max(0)),
         "regions": None if gates is None else _cells(gates),
         "top": round(top, 4),
+        # What the map of a word is called; SCAN (i2t) has the attention of regions alone.
+        "map_of": "regions that look at"
+        if explanation.attention_of == "regions"
+        else "attention of",
         "hint": _hint(explanation, scorer),
         "numbers": (
             f"probability {100 * explanation.probability:.1f} % · score {explanation.score:.2f} = "

@@ -63,14 +63,17 @@ def export_graph(graphs: TrainedGraphs, graph: GraphSpec) -> onnx.ModelProto:
     model = program.model_proto
     del model.graph.value_info[:]
     _remove_traces(model)
-    backbone_first(model)
+    backbone = getattr(graphs.module(graph), "backbone", None)  # the pair scorer has none
+    backbone_first(model, [] if backbone is None else [p.numpy() for p in backbone.parameters()])
     pack_weights(model)
     return model
 
 
 def _dimension(known: dict[str, torch.export.Dim], axis: Axis) -> torch.export.Dim:
     if axis.name not in known:
-        known[axis.name] = torch.export.Dim(axis.name, min=axis.least, max=axis.most)
+        # The exporter takes an axis for longer than its shortest, which may be one. The graphs run
+        # at the shortest all the same: export.parity tries it.
+        known[axis.name] = torch.export.Dim(axis.name, min=axis.least + 1, max=axis.most)
     return known[axis.name]
 
 

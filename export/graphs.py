@@ -22,9 +22,9 @@ from matching.text import CaptionReader, caption_batch
 
 DEFAULT_CHECKPOINT = Path("checkpoints/default")
 _SENTENCES = (
+    "skateboarder",  # first: a caption alone is then of one word
     "a dog in the snow",
     "two children in red coats play football on a wet street while a bus passes behind them",
-    "skateboarder",
     "A plate of food with broccoli, rice and an unidentifiable yellowish sauce.",
     "an old man reads a newspaper on a park bench",
 )
@@ -99,7 +99,7 @@ class TrainedGraphs:
     def module(self, graph: GraphSpec) -> nn.Module:
         return getattr(self, graph.name)
 
-    @torch.inference_mode()
+    @torch.no_grad()  # not inference_mode: the exporter does not take its tensors
     def example(self, graph: GraphSpec, photos: int, captions: int) -> tuple[Tensor, ...]:
         """Inputs of a graph: photos with shapes in them and real sentences, padded together."""
         if graph.name == "image_encoder":

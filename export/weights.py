@@ -9,6 +9,7 @@ files apart (Hugging Face Spaces from 10 MB on) then need no special treatment.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -21,27 +22,19 @@ _PREFIX = "unpack/"
 _BACKBONE = "backbone."
 
 
-def backbone_first(model: ModelProto) -> None:
+def backbone_first(model: ModelProto, backbone: Iterable[np.ndarray]) -> None:
     """Puts the weights of the backbone before those of the systems, in place.
 
     Engines of other systems then have the same files of backbone weights, byte for byte. The
-    exporter names a weight that it transposes after its place in the graph; the backbone runs
-    first, so it is the backbone's if it is needed before any weight of a system.
+    exporter gives a weight that it transposes a name of its own; `backbone`, all weights of the
+    backbone, tells whose it is.
     """
+    known = {array.T.tobytes() for array in backbone if array.ndim == 2}
     graph = model.graph
-    needed: dict[str, int] = {}
-    for place, node in enumerate(graph.node):
-        for name in node.input:
-            needed.setdefault(name, place)
-    names = [t.name for t in graph.initializer]
-    if not any(name.startswith(_BACKBONE) for name in names):
-        return
-    systems = [n for n in names if n.startswith(("stage1.", "scorer."))]
-    systems_begin = min(needed.get(name, len(graph.node)) for name in systems)
     renamed = {
-        name: f"{_BACKBONE}{name}"
-        for name in set(names) - set(systems)
-        if not name.startswith(_BACKBONE) and needed.get(name, systems_begin) < systems_begin
+        t.name: f"{_BACKBONE}{t.name}"
+        for t in graph.initializer
+        if not t.name.startswith(_BACKBONE) and numpy_helper.to_array(t).tobytes() in known
     }
     for node in graph.node:
         for index, name in enumerate(node.input):

@@ -139,8 +139,8 @@ def ranking_of(scorer: Checkpoint, stage1: Checkpoint) -> Ranking:
     known = scorer.config.get("rankings", {})
     if stage1.sha256 not in known:
         raise ValueError(
-            f"{scorer.folder} has no final score for stage 1 {stage1.folder}: choose it with "
-            f"python -m matching.pair --stage1 {stage1.folder} --scorer {scorer.folder} --features F",
+            f"{scorer.folder} has no final score behind {stage1.folder}: choose it with python "
+            f"-m matching.pair --stage1 {stage1.folder} --scorer {scorer.folder} --features F",
         )
     return Ranking(**known[stage1.sha256])
 

@@ -38,7 +38,7 @@ class VseInfinityConfig(EncoderConfig):
     region_pooling: str = "gpo"
     word_pooling: str = "gpo"
     # Designs of GPO, supplement tables 1 to 3 and 6 to 8.
-    pooling_positions: str = "cos_sin"  # or `index`: the rank as one number
+    pooling_positions: str = "cos_sin"  # or `index`: a learned vector for each rank
     pooling_generator: str = "bigru"  # or `mlp`, `transformer`, `interpolation`
     pooling_per_dimension: bool = False  # coefficients of their own for each dimension
     pooling_features: bool = False  # the sorted features are fed to the generator, too

@@ -1,8 +1,8 @@
 """python -m matching.evaluate: recall both ways of stage 1 and of a scorer over its shortlist.
 
 Any caption file in the form of matching.captions with its photos in a folder (or git directory),
-or features on disk. An engine by default, or checkpoints: any stage 1, any scorer, or an ensemble of
-several of each.
+or features on disk. An engine by default, or checkpoints: any stage 1, any scorer, or an ensemble
+of several of each.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Named configurations: a system, its settings and how it is trained.
 
 `paper_...` names carry the recipes of the papers and their code for the field's features; all
-others are ours, for features of python -m matching.prepare. Every setting can be changed by a flag of
-python -m matching.train.
+others are ours, for features of python -m matching.prepare. Every setting can be changed by a flag
+of python -m matching.train.
 """
 
 from __future__ import annotations

@@ -104,7 +104,7 @@ function render() {
     const text = value.caption.slice(word.start, word.end);
     const node = make("button", "lens-word", text);
     node.type = "button";
-    const notes = word.map ? [`attention of “${text}”`] : [`“${text}”`];
+    const notes = word.map ? [`${value.map_of} “${text}”`] : [`“${text}”`];
     if (word.gate !== null) {
       notes.push(`gate ${word.gate.toFixed(2)}`);
       node.title = notes[1];

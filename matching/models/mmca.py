@@ -5,29 +5,29 @@
     S = i0 . c0 + alpha i1 . c1
 
 T is a Transformer layer (16 heads, post-norm, ReLU) and H the 1d-CNN over words: convolutions of
-widths 1, 2, 3, ReLU, max over the words, Linear. There is no public code of the authors; SAEM
+widths 1, 2, 3, ReLU, max over the words, Linear. No code of the authors was found; SAEM
 (Wu et al., 2019), which shares the photo and caption branches, is the nearest. What the paper
 leaves open is decided here so:
 
 - E is wider than R (768 and 256 in the paper): words are projected to D before anything is done
   with them, so that they can be stacked on the regions and the 1d-CNN of c0 reads them, too.
-- R in the stack is the projected regions, not the self-attended ones (eq. 5 and 6 write so).
+- R in the stack is the projected regions, not the self-attended ones, as the equations have it.
 - Padded words are masked as keys, are zero for the convolutions, and no window that starts outside
-  of the caption is in the maximum. (SAEM lets padding into all three.) A window that begins inside
-  and reaches over the end sees zeros, so a caption of one word has all three widths.
+  of the caption is in the maximum (in SAEM padding is). A window that begins inside the caption
+  and reaches over its end sees zeros, so a caption of one word has all three widths.
 - i1 and c1 have unit length like i0 and c0: alpha then weighs two cosines.
 - c0 is l2-normalised as the text says; eq. 7 writes LayerNorm.
 - The feed-forward part is d x d with ReLU (eq. 4) by default; SAEM has 2048 and GELU.
 - Dropout (SAEM: 0.1) on what each half of a Transformer layer adds, and nowhere else.
 - c0 and c1 have 1d-CNNs of their own: their inputs, projected words and the output of a LayerNorm
   over mixed words and regions, have little in common. T_self and T_cross are apart, too.
-- No embedding of positions or of the modality is added; the paper mentions none.
+- No embedding of positions or of the modality is added before the stack goes in.
 
 `forward` makes once per photo and once per caption what does not depend on the pair: queries, keys,
 values, and the attention of regions to regions and of words to words. A softmax over [R; E] is
 that over R and that over E, weighted by their shares of the total:
 
-    softmax([a; b]) [x; y] = (1 - s) softmax(a) x + s softmax(b) y,   s = sigmoid(lse(b) - lse(a))
+    softmax([a; b]) [x; y] = k softmax(a) x + s softmax(b) y,   (k, s) = softmax(lse(a), lse(b))
 
 so only region-word logits are made per pair. `score_plainly` runs T_cross on the stack itself.
 """
@@ -198,10 +198,12 @@ class AttentionLayer(nn.Module):
         within, within_total = _softmax_within(own)
         hidden = None if other.mask is None else ~other.mask[..., None, :, None, None, :]
         across, across_total = _softmax(logits, hidden)
-        share = (across_total - within_total.unsqueeze(-4)).sigmoid()  # (..., heads, B, A, S, 1)
+        # A softmax, not sigmoid(difference): runtimes round a small sigmoid coarsely.
+        totals = [within_total.unsqueeze(-4).expand_as(across_total), across_total]
+        kept, share = torch.cat(totals, dim=-1).softmax(-1).split(1, dim=-1)  # (..., A, S, 1)
         across = share * across
         message = (across.flatten(-3, -2) @ other.value).unflatten(-2, across.shape[-3:-1])
-        context = (1 - share) * (within @ own.value).unsqueeze(-4) + message
+        context = kept * (within @ own.value).unsqueeze(-4) + message
         # The mean over the heads, made to sum to one over the other's positions.
         attention = across.sum(-5) / share.sum(-5).clamp(min=1e-12)
         return self._finish(own.features.unsqueeze(-4), context.movedim(-5, -2)), attention

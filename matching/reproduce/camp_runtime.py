@@ -49,7 +49,7 @@ def run(setting: Setting) -> Report:
         "camp-runtime",
         "CAMP: time of the base model, CAMP and reranking",
         f"d = 256, {_REGIONS} regions, {_WORDS} words, random weights, one caption against N "
-        f"photos, medians of {_REPEATS} rounds by turns on a CPU. Times as multiples of the base model's.",
+        f"photos, medians of {_REPEATS} rounds by turns on a CPU. Multiples of the base model.",
         ["photos", *names],
         rows,
         f"The order holds, the ratios do not: base : CAMP : rerank is 1 : {plain:,.0f} : "

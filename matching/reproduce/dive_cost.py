@@ -72,7 +72,7 @@ def run(setting: Setting) -> Report:
         "DivE: cost of scoring beside VSE-infinity and SCAN",
         f"d = {_DIMENSION}, sets of {_SLOTS}, {_REGIONS} regions, {_WORDS} words; {_PHOTOS} photos "
         f"with {_CAPTIONS} captions. FLOPs of a pair, counted from the graphs (two a multiply-add, "
-        "one an element of every other operation); latency on a CPU, medians by turns in one process.",
+        "one an element of every other operation); latency on a CPU, medians in one process.",
         ["system", "FLOPs a pair", "ratio", "paper", "latency, ratio", "paper, ratio"],
         rows,
         f"The order holds and the ratio nearly: {ours} here, 1 : 16 : 1,280 in the paper.",

@@ -55,7 +55,7 @@ def run(setting: Setting) -> Report:
         "dive-similarity",
         "DivE: similarities of sets",
         f"Flickr8k, 6,000 training photos, our features, {_TRAINING['epochs']} epochs each, hinge "
-        f"on the hardest negative, no diversity term; {setting.photos or _PHOTOS} photos of `test`. "
+        f"on the hardest negative, no diversity term; {setting.photos or _PHOTOS} test photos. "
         "Small on purpose: one seed, few epochs.",
         ["similarity", "i2t", "t2i", "rsum", "variance of photo sets", "variance of caption sets"],
         rows,

@@ -34,11 +34,11 @@ def run(setting: Setting) -> Report:
         ["gates of", "matching", "mismatched, random", "mismatched, top 100 of stage 1"],
         rows,
         f"The order holds: gates of matching pairs are at least {apart:.1f} times as open. The "
-        "size of the gap does not: the paper's two numbers are further apart than these gates reach.",
+        "size of the gap does not: the paper's two numbers are further apart than these gates.",
         "python -m matching.reproduce gates --features cache/coco256",
         [
             "A gate is sigmoid(scale x agreement + bias) with one number a word or region, as in "
-            "the authors' code. The paper's 2.7e-9 needs logits of -19.7 for every word and region.",
+            "the authors' code. The paper's 2.7e-9 needs logits of -19.7 for all of them.",
         ],
         figures=gates,
     )

@@ -67,7 +67,7 @@ def test_a_caption_finds_photos_and_words_show_where_they_look(page):
     )
     assert page.locator("#why .lens-heading").inner_text().startswith("Result 4")
     assert "licence" in page.content()
-    page.get_by_text("Options").click()
+    page.get_by_role("button", name="Options").click()
     page.locator("#count").wait_for()
     assert page.locator("#engine").count() == 0  # there is nothing to choose from
 

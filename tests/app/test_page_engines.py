@@ -39,7 +39,7 @@ def page(browser, address, request):
 
 def choose_engine(page, name: str) -> None:
     if not page.locator("#engine").is_visible():
-        page.get_by_text("Options").click()
+        page.get_by_role("button", name="Options").click()
     page.locator("#engine input").click()
     page.get_by_role("option", name=name).click()
 
@@ -74,6 +74,8 @@ def test_another_engine_searches_again_and_its_lens_has_no_gates(page):
     assert canvas(page) != whole
     choose_engine(page, "DivE + SCAN (i2t)")
     wait_for(page, "#why .lens-hint", "regions look at words")
+    page.locator("#why .lens-word").nth(3).hover()
+    assert page.locator("#why .lens-label").inner_text() == "regions that look at “grass”"
     page.locator("#photos button img").nth(2).click()
     wait_for(page, "#why .lens-heading", "Result 3")
     assert "SCAN" in page.locator("#why .lens-numbers").inner_text()

@@ -283,15 +283,6 @@ class Scores(torch.nn.Module):
         return self.model(photos, captions, mask)[:3]
 
 
-class CaptionSide(torch.nn.Module):
-    def __init__(self, model: Mmca) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, *captions):
-        return self.model.caption_side(*captions)
-
-
 @torch.no_grad()
 def test_exported_scorer(mmca):
     photos, captions, mask = example = sides()[:3]
@@ -305,25 +296,27 @@ def test_exported_scorer(mmca):
         (photos[:2, :5], captions[2:3, :2], mask[2:3, :2]),  # one word
         example,
     ):
-        expected = mmca(*inputs)[:3]
-        for ours, theirs in zip(run(session, *inputs), expected, strict=True):
-            torch.testing.assert_close(torch.from_numpy(ours), theirs, **CLOSE)
-    assert expected[0].std() > 0.2
+        expected = mmca(*inputs)
+        logit, word_attention, region_attention = map(torch.from_numpy, run(session, *inputs))
+        torch.testing.assert_close(logit, expected.logit, **CLOSE)
+        torch.testing.assert_close(region_attention, expected.region_attention, **CLOSE)
+        inside = inputs[2][:, 1:]  # what is no word attends to anything
+        theirs = expected.word_attention[:, inside]
+        torch.testing.assert_close(word_attention[:, inside], theirs, **CLOSE)
+    assert expected.logit.std() > 0.2
 
 
 @torch.no_grad()
-def test_exported_caption_side(mmca):
-    hidden, piece_mask, word_pieces = example = caption_inputs()
-    b, n, pieces = (dimension(name) for name in ("b", "n", "pieces"))
-    shapes = (({0: b, 1: pieces}, {0: b, 1: pieces}, {0: b, 1: n, 2: pieces}),)
-    names, outputs = ["hidden", "piece_mask", "word_pieces"], ["side", "mask"]
-    session = exported_session(CaptionSide(mmca), example, shapes, names, outputs)
-    for inputs in (example, (hidden[2:3, :3], piece_mask[2:3, :3], word_pieces[2:3, :1, :3])):
-        expected = mmca.caption_side(*inputs)
-        side, mask = run(session, *inputs)
-        inside = expected[1]
-        torch.testing.assert_close(torch.from_numpy(side)[inside], expected[0][inside], **CLOSE)
-        assert (torch.from_numpy(mask) == inside).all()
+def test_exported_caption_head(mmca):
+    words, mask = example = sides()[1][:, 1:], sides()[2][:, 1:]
+    b, n = dimension("b"), dimension("n")
+    shapes = ({0: b, 1: n}, {0: b, 1: n})
+    head = mmca.caption_head
+    session = exported_session(head, example, shapes, ["words", "mask"], ["caption"])
+    for inputs in (example, (words[2:3, :1], mask[2:3, :1]), (words[:2, :4], mask[:2, :4])):
+        (ours,) = run(session, *inputs)
+        torch.testing.assert_close(torch.from_numpy(ours), head(*inputs), **CLOSE)
+    assert head(*example).std() > 0.2
 
 
 def test_heads_must_divide_the_dimension():

@@ -6,22 +6,20 @@ from pathlib import Path
 import pytest
 
 from matching import training
-from matching.batches import TrainingSet
 from matching.checkpoint import load_checkpoint
-from matching.config import (
-    CampConfig,
-    CampTraining,
-    VseInfinityConfig,
-    VseInfinityTraining,
-)
+from matching.config import CampConfig, Training, VseInfinityConfig
 from matching.features import Features
-from matching.train import train
+from matching.presets import PRESETS
+from matching.train import Job, train
+from matching.training import learning_rate_factor
 from tests.matching.tiny_features import write_tiny_features
 
 STAGE1 = VseInfinityConfig(dimension=16, hidden=16)
 CAMP = CampConfig(dimension=16, key_dimension=8, hidden=16)
-STAGE1_TRAINING = VseInfinityTraining(epochs=2, batch_size=8)
-CAMP_TRAINING = CampTraining(epochs=2, groups=2, group_size=4, pool_size=16)
+STAGE1_TRAINING = Training(**{**PRESETS["vse_infinity"].training, "epochs": 2, "group_size": 8})
+CAMP_TRAINING = Training(
+    **{**PRESETS["camp"].training, "epochs": 2, "groups": 2, "group_size": 4, "pool_size": 16}
+)
 
 
 class Killed(BaseException):
@@ -35,16 +33,13 @@ def features(tmp_path) -> Path:
     return folder
 
 
-def run(features: Path, out: Path, camp: bool) -> list:
-    data, validation = TrainingSet([features]), Features(features)
+def run(features: Path, out: Path, camp: bool, config: Training | None = None) -> list:
+    data = [Features(features)]
     if not camp:
-        return train(
-            "vse_infinity", STAGE1, STAGE1_TRAINING, data, validation, out / "vse", out / "run-vse"
-        )
-    stage1 = load_checkpoint(out.parent / "whole" / "vse", "vse_infinity")
-    return train(
-        "camp", CAMP, CAMP_TRAINING, data, validation, out / "camp", out / "run-camp", stage1
-    )
+        config = config or STAGE1_TRAINING
+        return train(Job("vse_infinity", STAGE1, config, data, out / "vse", out / "run-vse"))
+    stage1 = load_checkpoint(out.parent / "whole" / "vse", "stage1")
+    return train(Job("camp", CAMP, CAMP_TRAINING, data, out / "camp", out / "run-camp", stage1))
 
 
 @pytest.mark.parametrize("kill_at", [1, 3, 5, 7])
@@ -72,12 +67,22 @@ def test_killed_and_resumed_is_the_same(features, tmp_path, monkeypatch, kill_at
 
 
 def test_other_settings_are_refused(features, tmp_path):
-    out = tmp_path / "out"
-    data, validation = TrainingSet([features]), Features(features)
-    arguments = (data, validation, out / "vse", out / "run")
-    train("vse_infinity", STAGE1, STAGE1_TRAINING, *arguments)
+    run(features, tmp_path, camp=False)
     with pytest.raises(ValueError, match="other settings"):
-        train("vse_infinity", STAGE1, VseInfinityTraining(epochs=3, batch_size=8), *arguments)
+        other = Training(**{**PRESETS["vse_infinity"].training, "epochs": 3, "group_size": 8})
+        run(features, tmp_path, camp=False, config=other)
+
+
+def test_the_learning_rate_of_the_papers_drops_once():
+    config = Training(schedule="step", epochs=40, decay_epoch=15)  # CAMP, section 4.2
+    factors = [learning_rate_factor(config, step, 400) for step in range(400)]
+    assert factors == [1.0] * 150 + [0.1] * 250
+
+
+def test_a_system_of_the_wrong_role_is_refused(features, tmp_path):
+    run(features, tmp_path / "whole", camp=False)
+    with pytest.raises(ValueError, match="cannot be scorer"):
+        load_checkpoint(tmp_path / "whole" / "vse", "scorer")
 
 
 def test_a_damaged_checkpoint_is_named(features, tmp_path):
@@ -87,8 +92,8 @@ def test_a_damaged_checkpoint_is_named(features, tmp_path):
     weights = out / "vse" / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:1000])
     with pytest.raises(ValueError, match="model.safetensors"):
-        load_checkpoint(out / "vse", "vse_infinity")
+        load_checkpoint(out / "vse")
     config["model"]["colour"] = 3
     (out / "vse" / "config.json").write_text(json.dumps(config))
     with pytest.raises(ValueError, match="colour"):
-        load_checkpoint(out / "vse", "vse_infinity")
+        load_checkpoint(out / "vse")

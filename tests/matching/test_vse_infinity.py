@@ -117,9 +117,8 @@ def test_gradients(settings):
     assert torch.autograd.gradcheck(scores, (regions,))
 
 
-@pytest.mark.parametrize("settings", [FIELD, VSE_PLUS_PLUS])
-def test_exports_with_parity_at_other_sizes(settings):
-    model = model_of(settings)
+def test_exports_with_parity_at_other_sizes():
+    model = model_of(FIELD)
     model.freeze_pooling()
     photos, regions = dimension("photos"), torch.export.Dim("regions", min=1, max=256)
     words = {0: dimension("captions"), 1: torch.export.Dim("words", min=1, max=64)}

