@@ -18,16 +18,11 @@ from tqdm import tqdm
 
 from matching.captions import CaptionedPhoto, select_photos
 from matching.command import run_command
-from matching.encoded import (
-    Encoded,
-    GridScores,
-    Reranked,
-    ScoreGrid,
-    evaluate_reranked,
-)
+from matching.encoded import Encoded, GridScores, ScoreGrid
 from matching.engine import Engine
 from matching.image import open_photo, photo_pixels
 from matching.photos import PhotoSource, open_photo_source
+from matching.reranked import Reranked, evaluate_reranked
 from matching.shortlist import ShortlistSize
 from matching.text import CaptionReader
 

@@ -14,10 +14,11 @@ from matching.checkpoint import Checkpoint, load_checkpoint, ranking_of, record_
 from matching.datasets import Dataset, open_dataset
 from matching.eccv_caption import evaluate_coco
 from matching.encode_features import Matcher, SplitMembers, encode_split, grid_scorer
-from matching.encoded import Encoded, Reranked, evaluate_reranked, evaluate_stage1
+from matching.encoded import Encoded
 from matching.ensemble import Directions, mean_of_directions
 from matching.metrics import evaluate_directions, evaluate_folds
 from matching.prepare import prepare
+from matching.reranked import Reranked, evaluate_reranked, evaluate_stage1
 
 
 def evaluate_checkpoints(arguments: argparse.Namespace) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from matching.checkpoint import Checkpoint, load_checkpoint, record_metrics, rec
 from matching.command import run_command
 from matching.datasets import Dataset, open_dataset
 from matching.encode_features import Matcher, SplitMembers, encode_split, grid_scorer
-from matching.encoded import Reranked, evaluate_reranked
+from matching.reranked import Reranked, evaluate_reranked
 from matching.shortlist import ShortlistSize
 
 

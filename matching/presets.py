@@ -256,9 +256,15 @@ PRESETS |= {
     ),
     "paper_mmca": Preset(
         "mmca",
-        "MMCA: frozen BERT in the paper, tuned gently here",
+        "MMCA: regions + frozen BERT",
         {**_FIELD, "dimension": 256, "word_encoder": "bert", "dropout": 0.1},
-        {**_HINGE, "group_size": 64, "epochs": 20, "decay_epoch": 10},
+        {
+            **_HINGE,
+            "group_size": 64,
+            "epochs": 20,
+            "decay_epoch": 10,
+            "backbone_learning_rate": 0.0,
+        },
     ),
 }
 

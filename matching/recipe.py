@@ -30,10 +30,10 @@ from matching.checkpoint import save_checkpoint
 from matching.config import Training
 from matching.datasets import Dataset
 from matching.encode_features import Matcher, SplitMembers, encode_split, grid_scorer
-from matching.encoded import Reranked
 from matching.losses import binary, contrastive, mean_gate_binary, ranking
 from matching.metrics import evaluate_scores
 from matching.models.scores import PairScores
+from matching.reranked import Reranked
 from matching.set_losses import diversity, mmd
 from matching.systems import can_be, is_embedder
 from matching.vocabulary import Vocabulary

@@ -17,6 +17,8 @@ from typing import Any
 
 import numpy as np
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 from torch import nn
 
 from matching.allocation import keep_freed_memory
@@ -53,6 +55,8 @@ class Job:
     stage1: Checkpoint | None = None
     start_from: Checkpoint | None = None
     vocabulary: Vocabulary | None = None
+    bert: Path | None = None  # published weights (safetensors) of the word encoder `bert`
+    tune: bool = True  # a pair scorer's final score behind stage 1 is chosen at the end
 
 
 def train(job: Job) -> list[dict[str, Any]]:
@@ -101,6 +105,8 @@ def _started_model(job: Job, embeddings: np.ndarray | None) -> nn.Module:
         raise ValueError(f"start is {job.config.start}: give {flag} FOLDER, or --start scratch")
     if job.model_config.word_encoder == "minilm":
         model.text.load_pretrained()
+    elif job.model_config.word_encoder == "bert" and job.bert is not None:
+        model.text.load_published(*_bert_weights(job.bert))
     if job.config.start == "stage1":
         start_from_stage1(model, job.stage1.model, embeddings)
     elif job.config.start == "checkpoint":
@@ -111,11 +117,22 @@ def _started_model(job: Job, embeddings: np.ndarray | None) -> nn.Module:
     return model
 
 
+def _bert_weights(path: Path) -> tuple[dict[str, torch.Tensor], str]:
+    """Published weights and what stands before their names."""
+    try:
+        weights = load_file(path)
+    except (FileNotFoundError, SafetensorError) as error:
+        raise ValueError(f"{path} cannot be read as safetensors ({error}): give --bert") from None
+    return weights, "bert." if any(name.startswith("bert.") for name in weights) else ""
+
+
 def _record(job: Job, model: nn.Module, history: list[dict[str, Any]]) -> None:
     """What the kept checkpoint reaches on `val`; for a pair scorer also the final score."""
     if is_embedder(model):
         best = max(history, key=lambda validation: validation["selection"])
         record_metrics(job.out, "val", {"stage1": best["stage1"]})
+        return
+    if not job.tune:
         return
     trained = load_checkpoint(job.out)
     stage1 = trained if can_be(trained.model, "stage1") else job.stage1
@@ -156,7 +173,8 @@ def make_job(arguments: argparse.Namespace) -> Job:
     )
     config = settings_from_flags(Training, arguments)
     probe = make_system(system, model_config)
-    needs_stage1 = config.pool_size or config.start == "stage1" or not is_embedder(probe)
+    own_stage1 = is_embedder(probe) or can_be(probe, "stage1")
+    needs_stage1 = config.pool_size or config.start == "stage1" or not own_stage1
     stage1 = load_checkpoint(arguments.stage1, "stage1") if needs_stage1 else None
     start = None if arguments.start_from is None else load_checkpoint(arguments.start_from)
     return Job(
@@ -169,6 +187,7 @@ def make_job(arguments: argparse.Namespace) -> Job:
         stage1,
         start,
         vocabulary,
+        arguments.bert,
     )
 
 
@@ -192,6 +211,7 @@ def make_parser(name: str) -> argparse.ArgumentParser:
     parser.add_argument("--stage1", type=Path, default=DEFAULT_STAGE1)
     parser.add_argument("--start-from", type=Path, help="checkpoint, with --start checkpoint")
     parser.add_argument("--vocabulary", type=Path, help="of bigru and gru; else one is built")
+    parser.add_argument("--bert", type=Path, help="of bert: its published weights, safetensors")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     for kind, defaults in (
         (SYSTEMS[preset.system][1], preset.model_config()),

