@@ -90,3 +90,14 @@ def test_the_engine_is_small():
     files = [p for p in ENGINE.rglob("*") if p.is_file() and "plans" not in p.parts]
     assert sum(p.stat().st_size for p in files) < 60e6
     assert max(p.stat().st_size for p in files) < 10e6
+
+
+@pytest.mark.parametrize(
+    ("name", "stage1", "scorer"), [("dive", "dive", "camp"), ("mmca", "mmca", "mmca")]
+)
+def test_the_other_engines_agree_with_their_checkpoints(name, stage1, scorer, capsys):
+    folders = ["--stage1", str(CHECKPOINT / stage1), "--scorer", str(CHECKPOINT / scorer)]
+    assert verify.main([*folders, "--engine", str(ROOT / "engines" / name), "--json"]) == 0
+    differences = json.loads(capsys.readouterr().out)["differences"]
+    bounded = [v for k, v in differences.items() if not k.endswith(("side", "logit"))]
+    assert max(bounded) < 1e-5
