@@ -30,7 +30,13 @@ from matching.checkpoint import save_checkpoint
 from matching.config import Training
 from matching.datasets import Dataset
 from matching.encode_features import Matcher, SplitMembers, encode_split, grid_scorer
-from matching.losses import binary, contrastive, mean_gate_binary, ranking
+from matching.losses import (
+    binary,
+    contrastive,
+    hinge_has_collapsed,
+    mean_gate_binary,
+    ranking,
+)
 from matching.metrics import evaluate_scores
 from matching.models.scores import PairScores
 from matching.reranked import Reranked
@@ -116,6 +122,20 @@ class SystemRecipe:
             scores, terms = self._pair_scores(regions, region_mask, captions)
         hardest = config.hardest and epoch >= config.all_negatives_epochs
         return terms + score_loss(scores, config, hardest, self._scale())
+
+    def warning(self, loss: float, epoch: int) -> str | None:
+        """What to say if the hinge is stuck where all scores are the same."""
+        config = self._config
+        if not config.ranking_weight or not config.hardest or epoch < config.all_negatives_epochs:
+            return None
+        pairs = config.group_size * config.captions_a_photo
+        hinge = loss / config.ranking_weight
+        if not hinge_has_collapsed(hinge, config.margin, pairs, config.reduction):
+            return None
+        return (
+            f"the loss {loss:.3f} is that of equal scores: training has collapsed or not begun to "
+            "learn; try --all-negatives-epochs 1, a smaller --learning-rate or larger groups"
+        )
 
     def _scale(self) -> Tensor | float:
         scale = getattr(self.model, "log_scale", None)

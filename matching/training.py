@@ -38,6 +38,7 @@ class Recipe(Protocol):
 
     def batches(self, epoch: int, first_step: int) -> Iterator[Any]: ...
     def loss(self, batch: Any, epoch: int) -> Tensor: ...
+    def warning(self, loss: float, epoch: int) -> str | None: ...
     def validate(self, model: nn.Module) -> dict[str, Any]: ...
     def save_best(self, weights: dict[str, Tensor], validation: dict[str, Any]) -> None: ...
 
@@ -129,6 +130,8 @@ class Trainer:
                     pace,
                     pace * (self._total - progress.step) / 60,
                 )
+                if (warning := recipe.warning(loss, epoch)) is not None:
+                    log.warning("%s", warning)
             if ends_epoch:
                 self._validate(epoch)
             if now - saved > _SAVE_EVERY_SECONDS or ends_epoch:

@@ -78,9 +78,11 @@ def test_table_3_says_for_each_row_whether_it_is_below(setting, tmp_path, monkey
     )
     report = camp_table3.run(setting)
     full = report.figures["full"]["rsum"]
-    for row, name in zip(report.rows[1:], names, strict=True):
+    for row, name in zip(report.rows[1:-1], names, strict=True):
         difference = report.figures[name]["rsum"] - full
-        expected = "level" if abs(difference) < 6 else "yes" if difference < 0 else "NO"
+        spread = abs(report.figures["full, another seed"]["rsum"] - full)
+        noise = max(spread, camp_table3._sampling_error(report.figures["full"], 8))
+        expected = "level" if abs(difference) < noise else "yes" if difference < 0 else "NO"
         assert row[5].startswith(expected)
     # A second run reads what is there.
     monkeypatch.setattr("matching.reproduce.experiment.train", None)
