@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from matching.presets import TABLE3
@@ -12,7 +11,13 @@ from matching.reproduce.experiment import (
     tested_variation,
     train_variation,
 )
-from matching.reproduce.report import Report, cell, paper_cells, recall_cells
+from matching.reproduce.report import (
+    Report,
+    cell,
+    paper_cells,
+    recall_cells,
+    sampling_error,
+)
 
 # Flickr30K, i2t | t2i (Wang et al., ICCV 2019, table 3).
 _PAPER = {
@@ -45,7 +50,7 @@ def run(setting: Setting) -> Report:
     photos = setting.photos or _PHOTOS
     full = results["full"]["rsum"]
     spread = abs(results[_SECOND_SEED]["rsum"] - full)
-    error = _sampling_error(results["full"], photos)
+    error = sampling_error(results["full"], photos)
     noise = max(spread, error)
     rows, below, level = [], 0, 0
     for name, result in results.items():
@@ -144,13 +149,6 @@ def _row(setting: Setting, name: str, model: dict, training: dict) -> dict[str, 
         {**_TRAINING, **training},
         _PHOTOS,
     )
-
-
-def _sampling_error(result: dict[str, Any], photos: int) -> float:
-    """Standard error of rsum: what another draw of test photos would change, recalls apart."""
-    sizes = {"i2t": photos, "t2i": 5 * photos}
-    shares = [(result[w][k] / 100, n) for w, n in sizes.items() for k in ("r1", "r5", "r10")]
-    return 100 * math.sqrt(sum(p * (1 - p) / n for p, n in shares))
 
 
 def _judge(difference: float, noise: float) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -98,6 +99,13 @@ def recall_cells(retrieval: dict[str, Any]) -> list[str]:
         for way in ("i2t", "t2i")
     ]
     return [*ways, f"{retrieval['rsum']:.1f}"]
+
+
+def sampling_error(retrieval: dict[str, Any], photos: int) -> float:
+    """Standard error of rsum with five captions a photo: what other test photos would change."""
+    sizes = {"i2t": photos, "t2i": 5 * photos}
+    shares = [(retrieval[w][k] / 100, n) for w, n in sizes.items() for k in ("r1", "r5", "r10")]
+    return 100 * math.sqrt(sum(p * (1 - p) / n for p, n in shares))
 
 
 def paper_cells(numbers: str) -> list[str]:

@@ -7,7 +7,14 @@ import pytest
 from matching.reproduce import camp_runtime, camp_table3, dive_cost
 from matching.reproduce.__main__ import EXPERIMENTS, main
 from matching.reproduce.experiment import Setting, train_variation
-from matching.reproduce.report import Plot, Report, cell, paper_cells, recall_cells
+from matching.reproduce.report import (
+    Plot,
+    Report,
+    cell,
+    paper_cells,
+    recall_cells,
+    sampling_error,
+)
 from tests.matching.tiny_features import write_tiny_features
 
 
@@ -29,6 +36,12 @@ def test_the_papers_numbers_add_up():
     assert paper_cells("68.1 89.7 95.2 | 51.5 77.1 85.3")[2] == "466.9"  # CAMP's rsum on F30K
     ours = {"i2t": {"r1": 1, "r5": 2, "r10": 3}, "t2i": {"r1": 4, "r5": 5, "r10": 6}, "rsum": 21}
     assert recall_cells(ours) == ["1.0 / 2.0 / 3.0", "4.0 / 5.0 / 6.0", "21.0"]
+
+
+def test_the_error_of_rsum_is_that_of_six_shares():
+    half = {"r1": 50, "r5": 50, "r10": 50}
+    retrieval = {"i2t": half, "t2i": {"r1": 0, "r5": 100, "r10": 0}}
+    assert sampling_error(retrieval, 100) == pytest.approx(3**0.5 * 5)  # sqrt(0.25 / 100) is 5 %
 
 
 def test_a_report_is_a_table_its_numbers_and_a_plot(tmp_path):
@@ -81,7 +94,7 @@ def test_table_3_says_for_each_row_whether_it_is_below(setting, tmp_path, monkey
     for row, name in zip(report.rows[1:-1], names, strict=True):
         difference = report.figures[name]["rsum"] - full
         spread = abs(report.figures["full, another seed"]["rsum"] - full)
-        noise = max(spread, camp_table3._sampling_error(report.figures["full"], 8))
+        noise = max(spread, sampling_error(report.figures["full"], 8))
         expected = "level" if abs(difference) < noise else "yes" if difference < 0 else "NO"
         assert row[5].startswith(expected)
     # A second run reads what is there.
