@@ -77,13 +77,13 @@ def run(setting: Setting) -> Report:
         [
             f"Noise: two seeds of full CAMP differ by {spread:.1f} rsum; the standard error of "
             f"rsum on these photos is {error:.1f}.",
-            *_reasons(setting, results),
+            *_reasons(setting, results, noise),
         ],
         figures=results,
     )
 
 
-def _reasons(setting: Setting, results: dict[str, dict[str, Any]]) -> list[str]:
+def _reasons(setting: Setting, results: dict[str, dict[str, Any]], noise: float) -> list[str]:
     """For rows above full CAMP: whether full CAMP learned too little, or too much by heart.
 
     Both are asked for photos of `train`: a row that is ahead on `test` and behind there has not
@@ -101,13 +101,12 @@ def _reasons(setting: Setting, results: dict[str, dict[str, Any]]) -> list[str]:
     ]
     for name in above:
         gain = {"train": seen["full"] - seen[name], "test": full - results[name]["rsum"]}
-        meaning = (
-            "full CAMP fits the training photos better and carries less of it over: it overfits "
-            "6,000 photos"
-            if gain["train"] > 0
-            else "full CAMP is behind on photos it was trained on, too: it has not finished "
-            "learning in these steps"
-        )
+        if abs(gain["train"]) < noise:
+            meaning = "level on `train`, within the noise"
+        elif gain["train"] > 0:
+            meaning = "it fits the training photos better and carries less of it over: overfitting"
+        else:
+            meaning = "it is behind on training photos, too: it has learned less in these steps"
         notes.append(
             f"{name.replace('_', ' ')}: full CAMP is {gain['train']:+.1f} on `train` and "
             f"{gain['test']:+.1f} on `test`; {meaning}.",
@@ -124,8 +123,8 @@ def _from_scratch(setting: Setting, name: str) -> str:
     other = _row(setting, f"scratch-{name}", model, {**training, **scratch})["rsum"]
     return (
         f"Without the encoders of stage 1, the same steps from scratch: full CAMP {full:.1f}, "
-        f"{name.replace('_', ' ')} {other:.1f} ({other - full:+.1f}); the start is "
-        f"{'' if other < full else 'not '}what puts it above."
+        f"{name.replace('_', ' ')} {other:.1f} ({other - full:+.1f}): the start "
+        f"{'decides' if other < full else 'does not decide'} that it is above."
     )
 
 
