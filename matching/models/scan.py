@@ -100,6 +100,19 @@ class Scan(System):
         sharpness = self.config.aggregate_temperature
         return (relevance * sharpness).masked_fill(~inside, _MASKED).logsumexp(-1) / sharpness
 
+    def score_plainly(self, photos: Tensor, captions: Tensor) -> Tensor:
+        """As the authors, every attended vector formed: (P, R, D), (C, N, D), whole -> (P, C)."""
+        by_words = self.config.direction == "t2i"
+        queries, context = (captions, photos) if by_words else (photos, captions)
+        products = context[:, None] @ queries.transpose(-1, -2)  # (A, B, S, T)
+        affinity = nn.functional.leaky_relu(products, _SLOPE)
+        lengths = (affinity.square().sum(-1, keepdim=True) + _SMALL).sqrt()
+        logits = (affinity / lengths).transpose(-1, -2) * self.config.attention_temperature
+        attended = logits.softmax(-1) @ context[:, None]  # (A, B, T, D)
+        relevance = (l2_normalised(queries) * l2_normalised(attended)).sum(-1)  # cosines
+        scores = self._aggregate(relevance, None)
+        return scores if by_words else scores.transpose(-1, -2)
+
 
 def _cosines(products: Tensor, attention: Tensor, queries: Tensor, context: Tensor) -> Tensor:
     """cos(q, m) from products c . q and attention (..., A, B, T, S) -> (..., A, B, T)."""

@@ -201,6 +201,20 @@ def test_exported_graph(direction, aggregate):
     assert expected[0].std() > 0.05
 
 
+@pytest.mark.parametrize("direction", ["t2i", "i2t"])
+@pytest.mark.parametrize("aggregate", ["lse", "mean"])
+@torch.no_grad()
+def test_gram_matrices_give_the_scores_of_attended_vectors(direction, aggregate):
+    model = scan(direction, aggregate)
+    generator = torch.Generator().manual_seed(3)
+    width = model.config.dimension
+    photos, captions = (torch.randn(n, s, width, generator=generator) for n, s in ((3, 5), (4, 6)))
+    expected = model.score_plainly(photos, captions)
+    found = model(photos, captions, torch.ones(4, 6, dtype=torch.bool)).logit
+    assert expected.std() > 1e-3
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+
+
 def test_unknown_settings_are_named():
     with pytest.raises(ValueError, match="direction is 'both'"):
         Scan(ScanConfig(direction="both"))
