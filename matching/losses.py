@@ -101,11 +101,6 @@ def binary(logits: Tensor, hardest: bool = True, reduction: str = "mean") -> Ten
     return per_pair.sum(-1).mean() if reduction == "sum" else per_pair.mean() / 4
 
 
-def hardest_negative_binary(logits: Tensor) -> Tensor:
-    """The mean of the positive terms and those of the hardest negatives: see `binary`."""
-    return binary(logits, hardest=True, reduction="mean")
-
-
 def mean_gate_binary(gates: Tensor) -> Tensor:
     """Mean gates of matching pairs to 1, of mismatched pairs to 0; both weigh the same.
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch import nn
 
 from matching.config import (
@@ -52,7 +50,3 @@ def is_embedder(model: nn.Module) -> bool:
 
 def parameters_in_millions(model: nn.Module) -> float:
     return round(sum(p.numel() for p in model.parameters()) / 1e6, 2)
-
-
-def settings_of(model: nn.Module) -> Any:
-    return model.config

@@ -112,7 +112,7 @@ def _reasons(setting: Setting, results: dict[str, dict[str, Any]], noise: float)
             f"{gain['test']:+.1f} on `test`; {meaning}.",
         )
     best = max(above, key=lambda name: results[name]["rsum"])
-    return [*notes, _from_scratch(setting, best)]
+    return [*notes, _from_scratch(setting, best), _longer(setting, best)]
 
 
 def _from_scratch(setting: Setting, name: str) -> str:
@@ -125,6 +125,18 @@ def _from_scratch(setting: Setting, name: str) -> str:
         f"Without the encoders of stage 1, the same steps from scratch: full CAMP {full:.1f}, "
         f"{name.replace('_', ' ')} {other:.1f} ({other - full:+.1f}): the start "
         f"{'decides' if other < full else 'does not decide'} that it is above."
+    )
+
+
+def _longer(setting: Setting, name: str) -> str:
+    """Whether full CAMP only needs more steps."""
+    model, training = TABLE3[name]
+    longer = {"epochs": 2 * _TRAINING["epochs"]}
+    full = _row(setting, "long-full", {}, longer)["rsum"]
+    other = _row(setting, f"long-{name}", model, {**training, **longer})["rsum"]
+    return (
+        f"Twice the steps: full CAMP {full:.1f}, {name.replace('_', ' ')} {other:.1f} "
+        f"({other - full:+.1f})."
     )
 
 

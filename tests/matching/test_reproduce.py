@@ -87,7 +87,7 @@ def test_table_3_says_for_each_row_whether_it_is_below(setting, tmp_path, monkey
     monkeypatch.setattr(
         camp_table3,
         "_TRAINING",
-        {"groups": 2, "group_size": 4, "pool_size": 16, "start": "stage1"},
+        {"groups": 2, "group_size": 4, "pool_size": 16, "epochs": 1},
     )
     report = camp_table3.run(setting)
     full = report.figures["full"]["rsum"]
