@@ -1,25 +1,32 @@
 """A checkpoint is a folder: config.json, model.safetensors, metrics.json, and vocab.json where a
-system reads words by a vocabulary. No pickle."""
+system reads words by a vocabulary. No pickle.
+
+Weights above PART_BYTES are kept as model.safetensors.0, .1, ...: the bytes of the one file in
+parts, for hosts that keep large files apart (Hugging Face Spaces from 10 MB on).
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load, save
 from torch import Tensor, nn
 
 from matching.config import settings_from
-from matching.files import read_json, replacing, sha256_of, write_json
+from matching.files import read_json, replacing, write_json
 from matching.ranking import Ranking
 from matching.systems import SYSTEMS, can_be, make_system
 from matching.vocabulary import Vocabulary
 
 FORMAT_VERSION = 2
+PART_BYTES = 9_000_000
+_WEIGHTS = "model.safetensors"
 
 
 @dataclass(frozen=True)
@@ -28,7 +35,7 @@ class Checkpoint:
     system: str
     model: nn.Module
     config: dict[str, Any]  # the whole config.json
-    sha256: str  # of model.safetensors
+    sha256: str  # of the bytes of model.safetensors, in one file or in parts
     vocabulary: Vocabulary | None = None
 
 
@@ -49,11 +56,15 @@ def save_checkpoint(
         name: (tensor.half() if half and tensor.is_floating_point() else tensor).contiguous()
         for name, tensor in weights.items()
     }
-    with replacing(folder / "model.safetensors") as temporary:
-        save_file(stored, temporary)
+    content = save(stored)
+    _write_weights(folder, content)
     if vocabulary is not None:
         vocabulary.save(folder / "vocab.json")
-    config = {"format_version": FORMAT_VERSION, "system": system}
+    config = {
+        "format_version": FORMAT_VERSION,
+        "system": system,
+        "weights_sha256": hashlib.sha256(content).hexdigest(),
+    }
     write_json(
         folder / "config.json",
         {**config, "model": dataclasses.asdict(model_config), **details},
@@ -76,8 +87,14 @@ def load_checkpoint(folder: Path, role: str | None = None) -> Checkpoint:
         )
     settings = settings_from(SYSTEMS[found[1]][1], config["model"], f"{folder}/config.json")
     model = make_system(found[1], settings)
-    path = folder / "model.safetensors"
-    model.load_state_dict(_read_weights(path, model))
+    content = _read_content(folder)
+    sha256 = hashlib.sha256(content).hexdigest()
+    model.load_state_dict(_read_weights(folder / _WEIGHTS, content, model))
+    if config["weights_sha256"] != sha256:
+        raise ValueError(
+            f"{folder}: {_WEIGHTS} is {sha256[:12]}, its config.json is of "
+            f"{config['weights_sha256'][:12]}: saving was interrupted, train or copy it again",
+        )
     if role is not None and not can_be(model, role):
         raise ValueError(
             f"{folder} holds {found[1]}, which cannot be {role}: give another checkpoint",
@@ -87,16 +104,36 @@ def load_checkpoint(folder: Path, role: str | None = None) -> Checkpoint:
         found[1],
         model.eval(),
         config,
-        sha256_of(path),
+        sha256,
         _read_vocabulary(folder, settings),
     )
 
 
-def _read_weights(path: Path, model: nn.Module) -> dict[str, Tensor]:
+def _write_weights(folder: Path, content: bytes) -> None:
+    """One file, or parts of it; what an earlier checkpoint left behind goes."""
+    parts = [content[i : i + PART_BYTES] for i in range(0, len(content), PART_BYTES)]
+    names = [_WEIGHTS] if len(parts) == 1 else [f"{_WEIGHTS}.{i}" for i in range(len(parts))]
+    for name, part in zip(names, parts, strict=True):
+        with replacing(folder / name) as temporary:
+            temporary.write_bytes(part)
+    for other in folder.glob(f"{_WEIGHTS}*"):
+        if other.name not in names:
+            other.unlink()
+
+
+def _read_content(folder: Path) -> bytes:
+    whole = folder / _WEIGHTS
+    if whole.exists():
+        return whole.read_bytes()
+    parts = sorted(folder.glob(f"{_WEIGHTS}.*"), key=lambda path: int(path.suffix[1:]))
+    if not parts:
+        raise FileNotFoundError(f"{whole} is missing")
+    return b"".join(part.read_bytes() for part in parts)
+
+
+def _read_weights(path: Path, content: bytes, model: nn.Module) -> dict[str, Tensor]:
     try:
-        stored = load_file(path)
-    except FileNotFoundError:
-        raise FileNotFoundError(f"{path} is missing") from None
+        stored = load(content)
     except SafetensorError as error:
         raise ValueError(f"{path} is damaged: {error}; copy or train it again") from None
     expected = model.state_dict()

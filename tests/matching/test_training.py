@@ -7,8 +7,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from matching import training
-from matching.checkpoint import load_checkpoint
+from matching import checkpoint, training
+from matching.checkpoint import load_checkpoint, save_checkpoint
 from matching.config import CampConfig, Training, VseInfinityConfig
 from matching.features import Features
 from matching.presets import PRESETS
@@ -108,3 +108,28 @@ def test_bert_starts_from_published_weights(tmp_path):
     assert prefix == "bert." and weights.keys() == names.keys()
     with pytest.raises(ValueError, match="none.safetensors"):
         _bert_weights(tmp_path / "none.safetensors")
+
+
+def test_large_weights_are_kept_in_parts(features, tmp_path, monkeypatch):
+    run(features, tmp_path, camp=False)
+    whole = load_checkpoint(tmp_path / "vse")
+    content = (tmp_path / "vse" / "model.safetensors").read_bytes()
+    monkeypatch.setattr(checkpoint, "PART_BYTES", len(content) // 11)
+    details = {k: v for k, v in whole.config.items() if k in ("training", "backbone_sha256")}
+    save_checkpoint(tmp_path / "vse", "vse_infinity", whole.model.state_dict(), STAGE1, details)
+    parts = sorted((tmp_path / "vse").glob("model.safetensors*"))
+    assert len(parts) == 12 and not (tmp_path / "vse" / "model.safetensors").exists()
+    again = load_checkpoint(tmp_path / "vse")  # .10 comes after .9
+    assert again.sha256 == whole.sha256
+    (tmp_path / "vse" / "model.safetensors.3").unlink()
+    with pytest.raises(ValueError, match="damaged"):
+        load_checkpoint(tmp_path / "vse")
+
+
+def test_weights_of_another_run_are_refused(features, tmp_path):
+    run(features, tmp_path, camp=False)
+    path = tmp_path / "vse" / "config.json"
+    config = json.loads(path.read_text())
+    path.write_text(json.dumps({**config, "weights_sha256": "0" * 64}))
+    with pytest.raises(ValueError, match="interrupted"):
+        load_checkpoint(tmp_path / "vse")
