@@ -10,6 +10,7 @@ from app.engine_choice import EngineChoice, fitting_engines
 from app.gallery_folder import Gallery
 from app.retrieval import Retriever
 from matching.engine import BACKENDS, Engine
+from matching.engine_description import DEFAULT_ENGINE
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -23,7 +24,7 @@ def add_engine_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--engine",
         type=Path,
-        default=default_path("engines", "default"),
+        default=default_path(*DEFAULT_ENGINE.parts),
         help="engine folder",
     )
     _add_backend_flag(parser)
@@ -83,5 +84,5 @@ def open_engine_choice(arguments: argparse.Namespace) -> EngineChoice:
     gallery, backend = arguments.gallery, arguments.backend
     if arguments.engines:
         return EngineChoice(gallery, arguments.engines, backend)
-    default = default_path("engines", "default")
+    default = default_path(*DEFAULT_ENGINE.parts)
     return EngineChoice(gallery, fitting_engines(gallery, default), backend)

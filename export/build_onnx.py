@@ -22,14 +22,18 @@ from matching.checkpoint import Checkpoint, ranking_of
 from matching.command import run_command
 from matching.config import CampConfig
 from matching.contract import Axis, GraphSpec
-from matching.engine_description import EngineDescription, ScorerDescription, Stage1Description
+from matching.engine_description import (
+    DEFAULT_ENGINE,
+    EngineDescription,
+    ScorerDescription,
+    Stage1Description,
+)
 from matching.files import sha256_of
 from matching.image import NUM_REGIONS
 from matching.models.text_backbone import backbone_folder
 from matching.similarity import Similarity
 
 OPSET = 20
-DEFAULT_ENGINE = Path("engines/default")
 TITLES = {
     "vse_infinity": "VSE-infinity",
     "camp": "CAMP",
@@ -96,8 +100,12 @@ def build_engine(
     scorer: Path,
     engine: Path,
     name: str | None = None,
+    share_with: Path | None = None,
 ) -> EngineDescription:
-    """Exports two checkpoints, verifies and puts the folder in place; returns its description."""
+    """Exports two checkpoints, verifies and puts the folder in place; returns its description.
+
+    share_with: an engine beside it; graphs that are the same in both are not stored again.
+    """
     graphs = TrainedGraphs.load(stage1, scorer)
     ranking_of(graphs.scorer, graphs.stage1)  # if it is not chosen yet: said before the work
     engine.parent.mkdir(parents=True, exist_ok=True)
@@ -111,10 +119,35 @@ def build_engine(
         ]
         shutil.copyfile(backbone_folder() / "tokenizer.json", folder / "tokenizer.json")
         description = describe(graphs, folder, [*files, "tokenizer.json"], name)
+        if share_with is not None:
+            description = _shared(description, folder, share_with, engine)
         description.write(folder)
         shutil.rmtree(engine, ignore_errors=True)
         folder.rename(engine)
     return description
+
+
+def _shared(
+    description: EngineDescription,
+    folder: Path,
+    share_with: Path,
+    engine: Path,
+) -> EngineDescription:
+    """Names the files that the other engine has as well in its folder, and drops our copies."""
+    if share_with.resolve().parent != engine.resolve().parent or share_with.name == engine.name:
+        raise ValueError(f"--share-with {share_with}: give another engine beside {engine}")
+    theirs = EngineDescription.read(share_with).files
+    files = {}
+    for file, sha256 in description.files.items():
+        # A graph and its weights stay together: weights are found beside the graph.
+        stem = file.split(".")[0].split("-")[0]
+        group = {f: s for f, s in description.files.items() if f.startswith(stem)}
+        if all(theirs.get(f) == s for f, s in group.items()):
+            files[f"../{share_with.name}/{file}"] = sha256
+            (folder / file).unlink()
+        else:
+            files[file] = sha256
+    return dataclasses.replace(description, files=files)
 
 
 def describe(
@@ -148,7 +181,7 @@ def describe(
         side_width=scorer.model.side_width,
         ranking=dataclasses.asdict(ranking_of(scorer, stage1)),
         files={file: sha256_of(folder / file) for file in files},
-        parity=measure_parity(graphs, folder),
+        parity=measure_parity(graphs, folder.joinpath),
     )
 
 
@@ -174,11 +207,14 @@ def main(argv: list[str] | None = None) -> int:
     add_checkpoint_flags(parser)
     parser.add_argument("--engine", type=Path, default=DEFAULT_ENGINE, help="folder to write")
     parser.add_argument("--name", help="for people (default: after the systems)")
+    parser.add_argument(
+        "--share-with", type=Path, help="engine beside it: what is the same is not stored again"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     arguments = parser.parse_args(argv)
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)
     folders = checkpoint_folders(arguments)
-    description = build_engine(*folders, arguments.engine, arguments.name)
+    description = build_engine(*folders, arguments.engine, arguments.name, arguments.share_with)
     size = sum((arguments.engine / name).stat().st_size for name in description.files)
     if arguments.json:
         document = {"engine": str(arguments.engine), "size_bytes": size}

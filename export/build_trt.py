@@ -17,11 +17,11 @@ from typing import Any
 
 import onnx
 
-from export.build_onnx import DEFAULT_ENGINE
 from export.weights import unpack_weights
 from matching.command import run_command
 from matching.contract import Axis, GraphSpec
 from matching.engine import Engine
+from matching.engine_description import DEFAULT_ENGINE
 from matching.files import replacing, sha256_of, write_json
 
 DEFAULT_CAPABILITIES = ("8.0", "8.6", "8.9", "12.0")
@@ -63,9 +63,9 @@ def _import(name: str) -> ModuleType | None:
         return None
 
 
-def expanded_graph(engine: Path, graph: GraphSpec) -> bytes:
+def expanded_graph(path: Path) -> bytes:
     """The ONNX graph with float32 weights inside."""
-    model = onnx.load(engine / f"{graph.name}.onnx")
+    model = onnx.load(path)
     unpack_weights(model)
     return model.SerializeToString()
 
@@ -73,7 +73,7 @@ def expanded_graph(engine: Path, graph: GraphSpec) -> bytes:
 def build_plan(
     trt: ModuleType,
     rtx: bool,
-    engine: Path,
+    path: Path,
     graph: GraphSpec,
     widths: dict[str, int],
     capabilities: list[str],
@@ -83,7 +83,7 @@ def build_plan(
     builder = trt.Builder(logger)
     network = builder.create_network(0)
     parser = trt.OnnxParser(network, logger)
-    if not parser.parse(expanded_graph(engine, graph)):
+    if not parser.parse(expanded_graph(path)):
         reasons = "; ".join(str(parser.get_error(i)) for i in range(parser.num_errors))
         raise PlanError(f"TensorRT cannot read {graph.name}.onnx: {reasons[:500]}")
     config = builder.create_builder_config()
@@ -127,13 +127,14 @@ def build_plans(engine: Path, out: Path, capabilities: list[str] | None) -> dict
     targets = (capabilities or list(DEFAULT_CAPABILITIES)) if rtx else ["this machine's GPU"]
     plans = {}
     for graph in opened.description.graphs:
-        plan = build_plan(trt, rtx, engine, graph, widths, targets)
+        onnx_path = opened.description.path(engine, f"{graph.name}.onnx")
+        plan = build_plan(trt, rtx, onnx_path, graph, widths, targets)
         path = out / f"{graph.name}.plan"
         with replacing(path) as temporary:
             temporary.write_bytes(plan)
         plans[path.name] = {
             "sha256": sha256_of(path),
-            "onnx_sha256": opened.description.files[f"{graph.name}.onnx"],
+            "onnx_sha256": sha256_of(onnx_path),
             "size_bytes": len(plan),
         }
         print(f"{path}: {len(plan) / 1e6:.1f} MB", file=sys.stderr)

@@ -13,14 +13,13 @@ from torch import Tensor, nn
 from matching.checkpoint import Checkpoint, load_checkpoint
 from matching.contract import PAIR_OUTPUTS, GraphSpec, graphs
 from matching.image import IMAGE_SIZE, NUM_REGIONS
+from matching.models.backbones import Backbones, backbones_beside
 from matching.models.encoders import ImageEncoder, PairScorer, TextEncoder
-from matching.models.image_backbone import ImageBackbone
-from matching.models.text_backbone import LowerTextBackbone, backbone_folder
+from matching.models.text_backbone import backbone_folder
 from matching.models.vse_infinity import VseInfinity
-from matching.prepare import backbone_sha256
 from matching.text import CaptionReader, caption_batch
 
-DEFAULT_CHECKPOINT = Path("checkpoints/default")
+DEFAULT_CHECKPOINT = Path("checkpoints/small")
 _SENTENCES = (
     "skateboarder",  # first: a caption alone is then of one word
     "a dog in the snow",
@@ -61,20 +60,20 @@ class TrainedGraphs:
 
     @staticmethod
     def load(stage1_folder: Path, scorer_folder: Path) -> TrainedGraphs:
-        """Reads two checkpoints, which may be the same one, and the frozen backbones."""
+        """Reads two checkpoints, which may be the same one, and their backbones."""
         scorer = load_checkpoint(scorer_folder, "scorer")
         stage1 = load_checkpoint(stage1_folder, "stage1")
         if (stage1.sha256, stage1.config["model"]) == (scorer.sha256, scorer.config["model"]):
             stage1 = scorer  # one module: its encoders run once
-        image_backbone, text_backbone = ImageBackbone().eval(), LowerTextBackbone().eval()
-        found = backbone_sha256(image_backbone, text_backbone)
+        backbones = Backbones.load(backbones_beside(stage1_folder))
+        found = backbones.sha256
         for checkpoint in (stage1, scorer):
             _check_encoders(checkpoint, found)
         if isinstance(stage1.model, VseInfinity):
             stage1.model.freeze_pooling()
         return TrainedGraphs(
-            ImageEncoder(image_backbone, stage1.model, scorer.model).eval(),
-            TextEncoder(text_backbone, stage1.model, scorer.model).eval(),
+            ImageEncoder(backbones.photos, stage1.model, scorer.model).eval(),
+            TextEncoder(backbones.text, stage1.model, scorer.model).eval(),
             PairScorer(scorer.model).eval(),
             stage1,
             scorer,
@@ -137,6 +136,7 @@ def _check_encoders(checkpoint: Checkpoint, backbone: str) -> None:
     found = config.get("backbone_sha256", "")
     if found != backbone:
         raise ValueError(
-            f"{checkpoint.folder} was trained on backbone {found[:12]!r}, installed is "
-            f"{backbone[:12]}: install the versions of requirements-dev.txt",
+            f"{checkpoint.folder} was trained on backbones {found[:12]!r}, those of stage 1 are "
+            f"{backbone[:12]}: give two checkpoints of the same backbones, with the folder "
+            "backbones beside them if they were tuned, and the versions of requirements-dev.txt",
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -15,12 +16,15 @@ SIZES = ((1, 1), (2, 1), (1, 3), (5, 5), (16, 2))
 TOLERANCE = 1e-3  # logits reach tens; attention, gates and embeddings stay far below it
 
 
-def measure_parity(graphs: TrainedGraphs, folder: Path) -> dict[str, float]:
-    """The largest absolute difference of each output over all SIZES; keys are graph.output."""
+def measure_parity(graphs: TrainedGraphs, path: Callable[[str], Path]) -> dict[str, float]:
+    """The largest absolute difference of each output over all SIZES; keys are graph.output.
+
+    path: from the name of a file to where it lies.
+    """
     worst: dict[str, float] = {}
     for graph in graphs.specs:
         session = onnxruntime.InferenceSession(
-            folder / f"{graph.name}.onnx",
+            path(f"{graph.name}.onnx"),
             providers=["CPUExecutionProvider"],
         )
         for photos, captions in SIZES:

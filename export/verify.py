@@ -8,13 +8,14 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from functools import partial
 from pathlib import Path
 
-from export.build_onnx import DEFAULT_ENGINE
 from export.graphs import TrainedGraphs, add_checkpoint_flags, checkpoint_folders
 from export.parity import TOLERANCE, measure_parity
 from matching.command import run_command
 from matching.engine import Engine, EngineError
+from matching.engine_description import DEFAULT_ENGINE
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -26,13 +27,14 @@ def main(argv: list[str] | None = None) -> int:
     engine = Engine(arguments.engine, "cpu")  # checks the files first
     folders = checkpoint_folders(arguments)
     graphs = TrainedGraphs.load(*folders)
-    made_from = (engine.description.stage1.sha256, engine.description.scorer.sha256)
-    if made_from != (graphs.stage1.sha256, graphs.scorer.sha256):
+    made_from = engine.description
+    found = (made_from.stage1.sha256, made_from.scorer.sha256, made_from.backbone_sha256)
+    if found != (graphs.stage1.sha256, graphs.scorer.sha256, graphs.backbone_sha256):
         raise EngineError(
             f"engine {arguments.engine} was not made from {' and '.join(map(str, folders))}: "
             "give its checkpoints, or make it again with python -m export.build_onnx",
         )
-    parity = measure_parity(graphs, arguments.engine)
+    parity = measure_parity(graphs, partial(engine.description.path, arguments.engine))
     agrees = max(parity.values()) <= TOLERANCE
     if arguments.json:
         print(json.dumps({"agrees": agrees, "tolerance": TOLERANCE, "differences": parity}))

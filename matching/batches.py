@@ -14,6 +14,7 @@ from torch import Tensor
 
 from matching.caption_inputs import CaptionInputs, as_tensor
 from matching.datasets import Dataset
+from matching.features import CaptionFeatures
 
 Item = TypeVar("Item")
 
@@ -25,6 +26,16 @@ class Batch:
     regions: Tensor  # (B, R, C) float32
     region_mask: Tensor | None  # (B, R) bool; None: every photo has all regions
     captions: tuple[Tensor, ...]  # what the word encoder takes, first axis B x k
+    swaps: SwappedCaptions | None = None
+
+
+@dataclass(frozen=True)
+class SwappedCaptions:
+    """Wrong versions of the captions of some photos of a batch."""
+
+    photos: Tensor  # (n,) rows of the batch
+    captions: tuple[Tensor, ...]  # what the word encoder takes, first axis n
+    changed: Tensor  # (n,) the word that is wrong
 
 
 @dataclass(frozen=True)
@@ -38,8 +49,8 @@ class Samples:
 class TrainingSet:
     """The train photos of one or more data sets as one list."""
 
-    def __init__(self, datasets: list[Dataset], inputs: CaptionInputs):
-        self._datasets, self._inputs = datasets, inputs
+    def __init__(self, datasets: list[Dataset], inputs: CaptionInputs, swaps: bool = False):
+        self._datasets, self._inputs, self._swaps = datasets, inputs, swaps
         if len({d.backbone_sha256 for d in datasets}) > 1:
             raise ValueError(
                 f"{', '.join(str(d.folder) for d in datasets)} were made with different backbones: "
@@ -101,6 +112,7 @@ class TrainingSet:
         regions = np.empty((len(members), *self._datasets[0].region_shape), np.float16)
         mask = np.ones(regions.shape[:2], bool)
         parts: list[tuple[np.ndarray, tuple[np.ndarray, ...]]] = []
+        swaps: list[tuple[np.ndarray, np.ndarray, CaptionFeatures]] = []
         k = chosen.shape[1]
         for source, dataset in enumerate(self._datasets):
             rows = np.flatnonzero(self._source[photos] == source)
@@ -113,11 +125,34 @@ class TrainingSet:
                 captions = dataset.caption_starts[own][:, None] + chosen[rows]
                 places = rows[:, None] * k + np.arange(k)
                 parts.append((places.ravel(), self._inputs.arrays(dataset, captions.ravel())))
+                if self._swaps:
+                    changed = dataset.changed_words(captions[:, 0])
+                    has = changed >= 0
+                    if has.any():
+                        found = dataset.swapped(captions[has, 0])
+                        swaps.append((rows[has], changed[has], found))
         return Batch(
             as_tensor(regions),
             None if mask.all() else torch.from_numpy(mask),
             tuple(as_tensor(a) for a in _joined(len(members) * k, parts)),
+            _swapped_captions(swaps) if swaps else None,
         )
+
+
+def _swapped_captions(
+    swaps: list[tuple[np.ndarray, np.ndarray, CaptionFeatures]],
+) -> SwappedCaptions:
+    """From rows, changed words and features of each data set."""
+    total, parts = 0, []
+    for rows, _, found in swaps:
+        arrays = (found.hidden, found.piece_mask, found.word_pieces)
+        parts.append((np.arange(total, total + len(rows)), arrays))
+        total += len(rows)
+    return SwappedCaptions(
+        torch.from_numpy(np.concatenate([rows for rows, _, _ in swaps])),
+        tuple(as_tensor(array) for array in _joined(total, parts)),
+        torch.from_numpy(np.concatenate([changed for _, changed, _ in swaps])).long(),
+    )
 
 
 def _joined(

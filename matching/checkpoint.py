@@ -1,8 +1,7 @@
 """A checkpoint is a folder: config.json, model.safetensors, metrics.json, and vocab.json where a
 system reads words by a vocabulary. No pickle.
 
-Weights above PART_BYTES are kept as model.safetensors.0, .1, ...: the bytes of the one file in
-parts, for hosts that keep large files apart (Hugging Face Spaces from 10 MB on).
+Large weights are kept in parts: matching.weight_parts.
 """
 
 from __future__ import annotations
@@ -19,13 +18,13 @@ from safetensors.torch import load, save
 from torch import Tensor, nn
 
 from matching.config import settings_from
-from matching.files import read_json, replacing, write_json
+from matching.files import read_json, write_json
 from matching.ranking import Ranking
 from matching.systems import SYSTEMS, can_be, make_system
 from matching.vocabulary import Vocabulary
+from matching.weight_parts import read_parts, write_parts
 
 FORMAT_VERSION = 2
-PART_BYTES = 9_000_000
 _WEIGHTS = "model.safetensors"
 
 
@@ -57,7 +56,7 @@ def save_checkpoint(
         for name, tensor in weights.items()
     }
     content = save(stored)
-    _write_weights(folder, content)
+    write_parts(folder / _WEIGHTS, content)
     if vocabulary is not None:
         vocabulary.save(folder / "vocab.json")
     config = {
@@ -87,9 +86,11 @@ def load_checkpoint(folder: Path, role: str | None = None) -> Checkpoint:
         )
     settings = settings_from(SYSTEMS[found[1]][1], config["model"], f"{folder}/config.json")
     model = make_system(found[1], settings)
-    content = _read_content(folder)
+    # A checkpoint of python -m matching.views has the weights of another one.
+    weights = folder / config.get("weights_in", ".") / _WEIGHTS
+    content = read_parts(weights)
     sha256 = hashlib.sha256(content).hexdigest()
-    model.load_state_dict(_read_weights(folder / _WEIGHTS, content, model))
+    model.load_state_dict(_read_weights(weights, content, model))
     if config["weights_sha256"] != sha256:
         raise ValueError(
             f"{folder}: {_WEIGHTS} is {sha256[:12]}, its config.json is of "
@@ -107,28 +108,6 @@ def load_checkpoint(folder: Path, role: str | None = None) -> Checkpoint:
         sha256,
         _read_vocabulary(folder, settings),
     )
-
-
-def _write_weights(folder: Path, content: bytes) -> None:
-    """One file, or parts of it; what an earlier checkpoint left behind goes."""
-    parts = [content[i : i + PART_BYTES] for i in range(0, len(content), PART_BYTES)]
-    names = [_WEIGHTS] if len(parts) == 1 else [f"{_WEIGHTS}.{i}" for i in range(len(parts))]
-    for name, part in zip(names, parts, strict=True):
-        with replacing(folder / name) as temporary:
-            temporary.write_bytes(part)
-    for other in folder.glob(f"{_WEIGHTS}*"):
-        if other.name not in names:
-            other.unlink()
-
-
-def _read_content(folder: Path) -> bytes:
-    whole = folder / _WEIGHTS
-    if whole.exists():
-        return whole.read_bytes()
-    parts = sorted(folder.glob(f"{_WEIGHTS}.*"), key=lambda path: int(path.suffix[1:]))
-    if not parts:
-        raise FileNotFoundError(f"{whole} is missing")
-    return b"".join(part.read_bytes() for part in parts)
 
 
 def _read_weights(path: Path, content: bytes, model: nn.Module) -> dict[str, Tensor]:

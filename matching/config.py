@@ -138,6 +138,12 @@ class Training:
     reduction: str = "mean"  # over the batch; `sum` (VSE++, SCAN, CAMP, VSE-infinity)
     binary_weight: float = 0.0  # BCE of the pair's probability (CAMP eq. 14, with the right sign)
     gate_weight: float = 0.0  # gates of matching pairs up, of mismatched pairs down
+    # Matching pairs and their gates count by this much more than mismatched ones in gate_weight.
+    gate_positive: float = 1.0
+    # Share of the photos of the same group among the mismatched pairs of gate_weight. The rest are
+    # photos of other groups: as good as random ones, which is what the paper counts.
+    gate_hard: float = 1.0
+    swap_weight: float = 0.0  # the caption above its version with one wrong word (matching.swaps)
     mmd_weight: float = 0.0  # DivE
     diversity_weight: float = 0.0  # DivE
     validation_shortlist: int = 50  # photos and captions that a pair scorer ranks on `val`

@@ -52,11 +52,14 @@ class Engine:
         self.ranking = Ranking(**self.description.ranking)
         self.similarity = Similarity(**self.description.stage1.similarity)
         began = time.perf_counter()
-        self._sessions = {name: _open_graph(folder, name, backend) for name in GRAPH_NAMES}
+        self._sessions = {
+            name: _open_graph(folder, self.description.path(folder, f"{name}.onnx"), backend)
+            for name in GRAPH_NAMES
+        }
         self.load_seconds = time.perf_counter() - began
         self.provider = self._sessions["pair_scorer"].get_providers()[0]
         try:
-            self.captions = CaptionReader(folder / "tokenizer.json")
+            self.captions = CaptionReader(self.description.path(folder, "tokenizer.json"))
         except Exception as error:  # the tokenizers package raises plain Exception
             raise EngineError(f"{folder}/tokenizer.json cannot be read ({error})") from None
 
@@ -125,11 +128,10 @@ class Engine:
         return self._sessions[graph].run(None, inputs)
 
 
-def _open_graph(folder: Path, graph: str, backend: str) -> onnxruntime.InferenceSession:
+def _open_graph(folder: Path, path: Path, backend: str) -> onnxruntime.InferenceSession:
     providers = _providers(backend)
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
-    path = folder / f"{graph}.onnx"
     try:
         session = onnxruntime.InferenceSession(path, options, providers=providers)
     except Exception as error:  # ONNX Runtime's errors share no public base class

@@ -11,6 +11,7 @@ from matching.contract import FORMAT_VERSION, PAIR_OUTPUTS, GraphSpec, graphs
 from matching.files import read_json, sha256_of, write_json
 from matching.image import NUM_REGIONS
 
+DEFAULT_ENGINE = Path("engines/small")  # from the project's folder; every command starts with it
 _REMEDY = "make it again with python -m export.build_onnx"
 
 
@@ -47,7 +48,8 @@ class EngineDescription:
     embedding_width: int
     side_width: int
     ranking: dict[str, float]
-    files: dict[str, str]  # sha256 by name
+    # sha256 by name; ../NAME/FILE is a file of the engine beside this one, shared with it.
+    files: dict[str, str]
     parity: dict[str, float]  # largest differences from torch, by graph.output
 
     @property
@@ -68,6 +70,13 @@ class EngineDescription:
     @property
     def graphs(self) -> tuple[GraphSpec, ...]:
         return graphs(self.scorer.extra_positions, self.scorer.outputs)
+
+    def path(self, folder: Path, name: str) -> Path:
+        """Where a file of the engine lies: in its folder, or in the one it shares it with."""
+        for file in self.files:
+            if Path(file).name == name:
+                return folder / file
+        raise EngineError(f"engine {folder}: engine.json names no file {name}; {_REMEDY}")
 
     def write(self, folder: Path) -> None:
         write_json(folder / "engine.json", {"format_version": FORMAT_VERSION, **asdict(self)})

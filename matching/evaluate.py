@@ -20,6 +20,7 @@ from matching.captions import CaptionedPhoto, select_photos
 from matching.command import run_command
 from matching.encoded import Encoded, GridScores, ScoreGrid
 from matching.engine import Engine
+from matching.engine_description import DEFAULT_ENGINE
 from matching.image import open_photo, photo_pixels
 from matching.photos import PhotoSource, open_photo_source
 from matching.reranked import Reranked, evaluate_reranked
@@ -119,7 +120,7 @@ def make_parser() -> argparse.ArgumentParser:
         action="store_true",
         help="also ECCV Caption and CxC, with checkpoints, for data of COCO's 5K test with ids",
     )
-    parser.add_argument("--engine", type=Path, default=Path("engines/default"))
+    parser.add_argument("--engine", type=Path, default=DEFAULT_ENGINE)
     parser.add_argument("--checkpoint", type=Path, help="folder with vse_infinity/ and camp/")
     parser.add_argument(
         "--stage1",

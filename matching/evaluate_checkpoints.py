@@ -17,6 +17,7 @@ from matching.encode_features import Matcher, SplitMembers, encode_split, grid_s
 from matching.encoded import Encoded
 from matching.ensemble import Directions, mean_of_directions
 from matching.metrics import evaluate_directions, evaluate_folds
+from matching.models.backbones import backbones_beside
 from matching.prepare import prepare
 from matching.reranked import Reranked, evaluate_reranked, evaluate_stage1
 
@@ -142,5 +143,6 @@ def _dataset(arguments: argparse.Namespace) -> Iterator[Dataset]:
             arguments.captions_a_photo,
         )
         write_captions(folder / "captions.jsonl", selected)
-        prepare(folder / "captions.jsonl", arguments.photos, folder / "features")
+        backbones = backbones_beside(arguments.stage1[0])
+        prepare(folder / "captions.jsonl", arguments.photos, folder / "features", backbones)
         yield open_dataset(folder / "features")

@@ -1,14 +1,16 @@
 """Features of the frozen backbones on disk: made once, memory-mapped by training and evaluation.
 
 A feature folder holds `dataset.json` (photos, splits, captions and what they were made from),
-`regions-00000.npy` ... (photos x R x channels, fp16) and `pieces-00000.npz` ... (hidden states of
-the WordPieces, fp16). A shard is written whole or not at all, so a killed run goes on where it was.
+`regions-00000.npy` ... (photos x R x channels, fp16), `pieces-00000.npz` ... (hidden states of
+the WordPieces, fp16) and, if asked for, `swaps-00000.npz` ... (the same of a wrong version of each
+training caption). A shard is written whole or not at all, so a killed run goes on where it was.
 """
 
 from __future__ import annotations
 
 import zipfile
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -53,8 +55,26 @@ class DatasetDescription:
         )
 
 
+def begin_folder(ours: DatasetDescription, out: Path) -> None:
+    """Writes the description, or checks that what is there was made from the same."""
+    if not (out / "dataset.json").exists():
+        ours.write(out)
+        return
+    found = DatasetDescription.read(out)
+    for field in ("captions_sha256", "backbone_sha256"):
+        if getattr(ours, field) != getattr(found, field):
+            raise ValueError(
+                f"{out} was made with {field} {getattr(found, field)[:12]}, now it is "
+                f"{getattr(ours, field)[:12]}: give another --out or delete the folder",
+            )
+
+
 def region_shard(folder: Path, index: int) -> Path:
     return folder / f"regions-{index:05d}.npy"
+
+
+def swap_shard(folder: Path, index: int) -> Path:
+    return folder / f"swaps-{index:05d}.npz"
 
 
 def piece_shard(folder: Path, index: int) -> Path:
@@ -68,16 +88,26 @@ class Pieces:
     hidden: np.ndarray  # (P, D) fp16
     words: np.ndarray  # (P,) int8: the word of each piece, -1 for [CLS] and [SEP]
     ends: np.ndarray  # (captions,) int64: where each caption ends
+    # Of wrong captions, (captions,) int8: the word that was changed, -1 where there is none.
+    changed: np.ndarray | None = None
 
     def write(self, path: Path) -> None:
+        arrays = {"hidden": self.hidden, "words": self.words, "ends": self.ends}
+        if self.changed is not None:
+            arrays["changed"] = self.changed
         with replacing(path) as temporary, temporary.open("wb") as stream:
-            np.savez(stream, hidden=self.hidden, words=self.words, ends=self.ends)
+            np.savez(stream, **arrays)
+
+    def of(self, row: int) -> tuple[np.ndarray, np.ndarray]:
+        """Hidden states and words of one caption."""
+        start = self.ends[row - 1] if row else 0
+        return self.hidden[start : self.ends[row]], self.words[start : self.ends[row]]
 
 
 def _load_pieces(path: Path) -> Pieces:
     try:
         with np.load(path) as arrays:
-            return Pieces(arrays["hidden"], arrays["words"], arrays["ends"])
+            return Pieces(*(arrays.get(n) for n in ("hidden", "words", "ends", "changed")))
     except (FileNotFoundError, zipfile.BadZipFile, ValueError, KeyError) as error:
         raise ValueError(
             f"{path} cannot be read ({error}): run python -m matching.prepare again",
@@ -139,26 +169,25 @@ class Features:
 
     def pieces(self, captions: np.ndarray) -> CaptionFeatures:
         """Hidden states of captions, padded to the longest."""
-        parts = []
-        for caption in captions.tolist():
-            shard = self._pieces[caption // CAPTIONS_PER_SHARD]
-            row = caption % CAPTIONS_PER_SHARD
-            start = shard.ends[row - 1] if row else 0
-            parts.append(
-                (shard.hidden[start : shard.ends[row]], shard.words[start : shard.ends[row]])
-            )
-        length = max(len(words) for _, words in parts)
-        num_words = max(int(words.max()) + 1 for _, words in parts)
-        hidden = np.zeros((len(parts), length, parts[0][0].shape[1]), np.float16)
-        piece_mask = np.zeros((len(parts), length), bool)
-        word_pieces = np.zeros((len(parts), num_words, length), np.float32)
-        for row, (states, words) in enumerate(parts):
-            hidden[row, : len(words)] = states
-            piece_mask[row, : len(words)] = True
-            inside = np.flatnonzero(words >= 0)
-            word_pieces[row, words[inside], inside] = 1
-        word_pieces /= np.maximum(word_pieces.sum(-1, keepdims=True), 1)
-        return CaptionFeatures(hidden, piece_mask, word_pieces)
+        return CaptionFeatures.padded(
+            [self._pieces[c // CAPTIONS_PER_SHARD].of(c % CAPTIONS_PER_SHARD) for c in captions]
+        )
+
+    @cached_property
+    def _swaps(self) -> list[Pieces]:
+        return [_load_pieces(swap_shard(self.folder, i)) for i in range(len(self._pieces))]
+
+    def changed_words(self, captions: np.ndarray) -> np.ndarray:
+        """Which word the wrong version of each caption changes, -1 if there is none: (B,)."""
+        return np.array(
+            [self._swaps[c // CAPTIONS_PER_SHARD].changed[c % CAPTIONS_PER_SHARD] for c in captions]
+        )
+
+    def swapped(self, captions: np.ndarray) -> CaptionFeatures:
+        """Hidden states of the wrong versions of captions that have one."""
+        return CaptionFeatures.padded(
+            [self._swaps[c // CAPTIONS_PER_SHARD].of(c % CAPTIONS_PER_SHARD) for c in captions]
+        )
 
 
 @dataclass(frozen=True)
@@ -166,3 +195,19 @@ class CaptionFeatures:
     hidden: np.ndarray  # (B, L, D) fp16
     piece_mask: np.ndarray  # (B, L) bool
     word_pieces: np.ndarray  # (B, N, L) float32
+
+    @staticmethod
+    def padded(captions: list[tuple[np.ndarray, np.ndarray]]) -> CaptionFeatures:
+        """From the hidden states and words of each caption."""
+        length = max(len(words) for _, words in captions)
+        num_words = max(int(words.max()) + 1 for _, words in captions)
+        hidden = np.zeros((len(captions), length, captions[0][0].shape[1]), np.float16)
+        piece_mask = np.zeros((len(captions), length), bool)
+        word_pieces = np.zeros((len(captions), num_words, length), np.float32)
+        for row, (states, words) in enumerate(captions):
+            hidden[row, : len(words)] = states
+            piece_mask[row, : len(words)] = True
+            inside = np.flatnonzero(words >= 0)
+            word_pieces[row, words[inside], inside] = 1
+        word_pieces /= np.maximum(word_pieces.sum(-1, keepdims=True), 1)
+        return CaptionFeatures(hidden, piece_mask, word_pieces)

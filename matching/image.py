@@ -79,17 +79,17 @@ def pixel_batch(photos: list[np.ndarray]) -> np.ndarray:
     return np.stack(photos).transpose(0, 3, 1, 2).astype(np.float32)
 
 
-def _window(index: int) -> tuple[int, int]:
-    # The windows of adaptive average pooling from _CELLS to GRID: neighbours share a cell.
-    return index * _CELLS // GRID, -(-(index + 1) * _CELLS // GRID)
+def _window(index: int, cells: int = _CELLS) -> tuple[int, int]:
+    # The windows of adaptive average pooling from `cells` to GRID: neighbours share a cell.
+    return index * cells // GRID, -(-(index + 1) * cells // GRID)
 
 
-def region_windows() -> np.ndarray:
-    """The share of each map cell in each region: (R, cells) float32, rows sum to 1."""
-    shares = np.zeros((NUM_REGIONS, _CELLS, _CELLS), np.float32)
+def region_windows(cells: int = _CELLS) -> np.ndarray:
+    """The share of each map cell in each region: (R, cells x cells) float32, rows sum to 1."""
+    shares = np.zeros((NUM_REGIONS, cells, cells), np.float32)
     for row in range(GRID):
         for column in range(GRID):
-            (top, bottom), (left, right) = _window(row), _window(column)
+            (top, bottom), (left, right) = _window(row, cells), _window(column, cells)
             area = (bottom - top) * (right - left)
             shares[row * GRID + column, top:bottom, left:right] = 1 / area
     return shares.reshape(NUM_REGIONS, -1)

@@ -101,14 +101,35 @@ def binary(logits: Tensor, hardest: bool = True, reduction: str = "mean") -> Ten
     return per_pair.sum(-1).mean() if reduction == "sum" else per_pair.mean() / 4
 
 
-def mean_gate_binary(gates: Tensor) -> Tensor:
-    """Mean gates of matching pairs to 1, of mismatched pairs to 0; both weigh the same.
+def mean_gate_binary(
+    gates: Tensor,
+    positive: float = 1.0,
+    easy: Tensor | None = None,
+    hard: float = 1.0,
+) -> Tensor:
+    """Mean gates of matching pairs to 1, of mismatched pairs to 0, in the ratio positive : 1.
 
     gates: (..., B, B), the mean gate of each pair. The gate of a single region or word stays free.
+    easy (n,): of mismatched pairs from different groups; those of the same group then count by
+    `hard`, these by the rest.
     """
     size = gates.shape[-1]
     gates = gates.clamp(1e-6, 1 - 1e-6)
     matching = -gates.diagonal(dim1=-2, dim2=-1).log().mean()
     off_diagonal = ~torch.eye(size, dtype=torch.bool)
     mismatched = -torch.log1p(-gates)[..., off_diagonal].mean()
-    return (matching + mismatched) / 2
+    if easy is not None:
+        rest = -torch.log1p(-easy.clamp(max=1 - 1e-6)).mean()
+        mismatched = hard * mismatched + (1 - hard) * rest
+    return (positive * matching + mismatched) / (positive + 1)
+
+
+def swapped(true: Tensor, wrong: Tensor, wrong_gates: Tensor | None) -> Tensor:
+    """A caption above its version with one wrong word, that one a mismatch, its gate closed.
+
+    true, wrong: logits (n,); wrong_gates (n,): of the wrong word. None: the system has no gates.
+    """
+    loss = functional.softplus(wrong - true).mean() + 0.5 * functional.softplus(wrong).mean()
+    if wrong_gates is not None:
+        loss = loss - 0.5 * torch.log1p(-wrong_gates.clamp(max=1 - 1e-6)).mean()
+    return loss

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import argparse
 import subprocess
 import threading
 from pathlib import Path
 from typing import Protocol
+
+
+def add_data_flags(parser: argparse.ArgumentParser) -> None:
+    """What every command that reads the photos of a data set takes."""
+    parser.add_argument("--captions", type=Path, required=True, help="captions, JSON lines (.gz)")
+    parser.add_argument(
+        "--photos", type=Path, required=True, help="folder of the photos, or a git directory"
+    )
 
 
 class PhotoSource(Protocol):

@@ -6,18 +6,14 @@ Resumable: what is on disk is kept, so a killed run loses one shard (about ten s
 from __future__ import annotations
 
 import argparse
-import hashlib
-import itertools
 import json
-import queue
 import sys
-import tempfile
-import threading
-from collections.abc import Iterator
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
-import onnxruntime
 import torch
 from tqdm import tqdm
 
@@ -25,58 +21,68 @@ from matching.captions import CaptionedPhoto, read_captions
 from matching.command import run_command
 from matching.features import (
     CAPTIONS_PER_SHARD,
-    PHOTOS_PER_SHARD,
     DatasetDescription,
     Pieces,
+    begin_folder,
     piece_shard,
     region_shard,
+    swap_shard,
 )
-from matching.files import sha256_of, write_array
-from matching.image import IMAGE_SIZE, open_photo, photo_pixels, pixel_batch
-from matching.models.image_backbone import ImageBackbone
-from matching.models.text_backbone import LowerTextBackbone, backbone_folder
-from matching.photos import PhotoSource, open_photo_source
-from matching.text import CaptionReader, caption_batch
+from matching.files import sha256_of
+from matching.lower_maps import LowerMaps, map_shard
+from matching.models.backbones import Backbones
+from matching.models.image_backbone import UpperImageBackbone
+from matching.models.image_views import ONE_VIEW
+from matching.models.text_backbone import WIDTH, LowerTextBackbone, backbone_folder
+from matching.photo_shards import write_photo_shards, write_shards_of_maps
+from matching.photos import add_data_flags, open_photo_source
+from matching.swaps import swap
+from matching.text import MAX_WORDS, CaptionReader, caption_batch
 
-_PHOTOS_A_RUN = 8  # cache-sized: larger runs are slower on a CPU
 _CAPTIONS_A_RUN = 64
-_PHOTOS_AHEAD = 64  # decoded and waiting: bounds the memory
+_SWAP_SEED = 11
 
 
-def prepare(captions_file: Path, photos: Path, out: Path) -> DatasetDescription:
-    """Makes or completes the feature folder `out`."""
-    image_backbone, text_backbone = ImageBackbone().eval(), LowerTextBackbone().eval()
+def prepare(
+    captions_file: Path,
+    photos: Path,
+    out: Path,
+    backbones: Path | None = None,
+    swaps: bool = False,
+    maps: Path | None = None,
+) -> DatasetDescription:
+    """Makes or completes the feature folder `out`, with tuned backbones if a folder is given.
+
+    With a folder of maps (python -m matching.lower_maps) the photos are not read again.
+    """
+    networks = Backbones.load(backbones)
     description = DatasetDescription(
         sha256_of(captions_file),
-        backbone_sha256(image_backbone, text_backbone),
+        networks.sha256,
         read_captions(captions_file),
     )
-    if (out / "dataset.json").exists():
-        _check_same(description, DatasetDescription.read(out), out)
-    else:
-        description.write(out)
-    _prepare_captions(text_backbone, description.photos, out)
-    _prepare_photos(image_backbone, description.photos, open_photo_source(photos), out)
+    begin_folder(description, out)
+    _prepare_captions(networks.text, description.photos, out)
+    if swaps:
+        _prepare_swaps(networks.text, description.photos, out)
+    shard = partial(region_shard, out)
+    if maps is not None:
+        if networks.views != ONE_VIEW:
+            raise ValueError("--maps are of one view: leave it out for backbones of several views")
+        lower = _same_maps(maps, description)
+        upper = UpperImageBackbone(networks.image)
+        write_shards_of_maps(upper, partial(map_shard, lower.folder, "plain"), lower.shards, shard)
+        return description
+    files = [photo.file for photo in description.photos]
+    write_photo_shards(networks.photos, files, open_photo_source(photos), shard)
     return description
 
 
-def backbone_sha256(*modules: torch.nn.Module) -> str:
-    """Names the frozen weights, so that features and heads of different ones are never mixed."""
-    digest = hashlib.sha256()
-    for module in modules:
-        for name, tensor in sorted(module.state_dict().items()):
-            digest.update(name.encode())
-            digest.update(tensor.numpy().tobytes())
-    return digest.hexdigest()
-
-
-def _check_same(ours: DatasetDescription, found: DatasetDescription, out: Path) -> None:
-    for field in ("captions_sha256", "backbone_sha256"):
-        if getattr(ours, field) != getattr(found, field):
-            raise ValueError(
-                f"{out} was made with {field} {getattr(found, field)[:12]}, now it is "
-                f"{getattr(ours, field)[:12]}: give another --out or delete the folder",
-            )
+def _same_maps(folder: Path, description: DatasetDescription) -> LowerMaps:
+    lower = LowerMaps(folder)
+    if lower.captions_sha256 != description.captions_sha256:
+        raise ValueError(f"{folder} was made from other captions: give the maps of this data set")
+    return lower
 
 
 def _prepare_captions(backbone: LowerTextBackbone, photos: list[CaptionedPhoto], out: Path) -> None:
@@ -86,108 +92,81 @@ def _prepare_captions(backbone: LowerTextBackbone, photos: list[CaptionedPhoto],
     for index, start in enumerate(tqdm(starts, "captions", unit="shard")):
         path = piece_shard(out, index)
         if not path.exists():
-            _caption_pieces(backbone, reader, captions[start : start + CAPTIONS_PER_SHARD]).write(
-                path
-            )
+            texts = captions[start : start + CAPTIONS_PER_SHARD]
+            _caption_pieces(backbone, reader, texts).write(path)
+
+
+def _prepare_swaps(backbone: LowerTextBackbone, photos: list[CaptionedPhoto], out: Path) -> None:
+    """A wrong version of each training caption that allows one."""
+    owners = [(photo, caption) for photo in photos for caption in photo.captions]
+    reader = CaptionReader(backbone_folder() / "tokenizer.json")
+    starts = range(0, len(owners), CAPTIONS_PER_SHARD)
+    for index, start in enumerate(tqdm(starts, "swaps", unit="shard")):
+        path = swap_shard(out, index)
+        if path.exists():
+            continue
+        rng = np.random.default_rng((_SWAP_SEED, index))
+        texts: list[str | None] = []
+        changed = []
+        for photo, caption in owners[start : start + CAPTIONS_PER_SHARD]:
+            found = swap(caption, photo.captions, rng) if photo.split == "train" else None
+            usable = found is not None and found.word < MAX_WORDS
+            texts.append(found.text if usable else None)
+            changed.append(found.word if usable else -1)
+        pieces = _caption_pieces(backbone, reader, texts)
+        replace(pieces, changed=np.array(changed, np.int8)).write(path)
 
 
 @torch.inference_mode()
 def _caption_pieces(
     backbone: LowerTextBackbone,
     reader: CaptionReader,
-    texts: list[str],
+    texts: Sequence[str | None],
 ) -> Pieces:
-    captions = [reader.read(text) for text in texts]
-    hidden: list[np.ndarray | None] = [None] * len(captions)
-    by_length = sorted(range(len(captions)), key=lambda i: len(captions[i].piece_ids))
+    """None: no caption, of length 0."""
+    captions = [None if text is None else reader.read(text) for text in texts]
+    lengths = [0 if c is None else len(c.piece_ids) for c in captions]
+    hidden = [np.zeros((0, WIDTH), np.float16)] * len(captions)
+    by_length = [i for i in np.argsort(lengths, kind="stable").tolist() if lengths[i]]
     for start in range(0, len(by_length), _CAPTIONS_A_RUN):
         chunk = by_length[start : start + _CAPTIONS_A_RUN]
         batch = caption_batch([captions[i] for i in chunk])
         states = backbone(torch.from_numpy(batch.piece_ids)).half().numpy()
         for row, i in enumerate(chunk):
-            hidden[i] = states[row, : len(captions[i].piece_ids)]
-    lengths = [len(c.piece_ids) for c in captions]
-    words = np.concatenate([np.array(c.piece_words, np.int8) for c in captions])
-    return Pieces(np.concatenate(hidden), words, np.cumsum(lengths))
-
-
-def _prepare_photos(
-    backbone: ImageBackbone,
-    photos: list[CaptionedPhoto],
-    source: PhotoSource,
-    out: Path,
-) -> None:
-    starts = range(0, len(photos), PHOTOS_PER_SHARD)
-    missing = [i for i in range(len(starts)) if not region_shard(out, i).exists()]
-    if not missing:
-        return
-    session = _backbone_session(backbone)
-    progress = tqdm(desc="photos", unit="photo", total=len(photos))
-    progress.update(min(len(photos), (len(starts) - len(missing)) * PHOTOS_PER_SHARD))
-    wanted = [p.file for i in missing for p in photos[starts[i] : starts[i] + PHOTOS_PER_SHARD]]
-    pixels = _decoded_ahead(source, wanted)
-    for index in missing:
-        shard = []
-        count = len(photos[starts[index] : starts[index] + PHOTOS_PER_SHARD])
-        for start in range(0, count, _PHOTOS_A_RUN):
-            batch = list(itertools.islice(pixels, min(_PHOTOS_A_RUN, count - start)))
-            shard.append(session.run(None, {"pixels": pixel_batch(batch)})[0].astype(np.float16))
-            progress.update(len(batch))
-        write_array(region_shard(out, index), np.concatenate(shard))
-    progress.close()
-
-
-def _backbone_session(backbone: ImageBackbone) -> onnxruntime.InferenceSession:
-    """The same backbone in ONNX Runtime, which is four times as fast as torch on a CPU."""
-    example = torch.rand(2, 3, IMAGE_SIZE, IMAGE_SIZE) * 255
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "backbone.onnx"
-        torch.onnx.export(
-            backbone,
-            (example,),
-            path,
-            input_names=["pixels"],
-            output_names=["regions"],
-            dynamic_shapes={"pixels": {0: torch.export.Dim("photos")}},
-            dynamo=True,
-            verbose=False,
-        )
-        return onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-
-
-def _decoded_ahead(source: PhotoSource, files: list[str]) -> Iterator[np.ndarray]:
-    """Decodes photos in a thread, at most _PHOTOS_AHEAD of them before they are used."""
-    ready: queue.Queue[np.ndarray | Exception] = queue.Queue(_PHOTOS_AHEAD)
-
-    def decode() -> None:
-        for file in files:
-            try:
-                ready.put(photo_pixels(open_photo(source.read(file), file)))
-            except Exception as error:  # handed to the thread that waits for the photo
-                ready.put(error)
-                return
-
-    threading.Thread(target=decode, daemon=True).start()
-    for _ in files:
-        item = ready.get()
-        if isinstance(item, Exception):
-            raise item
-        yield item
+            hidden[i] = states[row, : lengths[i]]
+    words = [np.array([] if c is None else c.piece_words, np.int8) for c in captions]
+    return Pieces(np.concatenate(hidden), np.concatenate(words), np.cumsum(lengths))
 
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m matching.prepare", description=__doc__)
-    parser.add_argument("--captions", type=Path, required=True, help="captions, JSON lines (.gz)")
-    parser.add_argument(
-        "--photos",
-        type=Path,
-        required=True,
-        help="folder of the photos, or a git directory",
-    )
+    add_data_flags(parser)
     parser.add_argument("--out", type=Path, required=True, help="feature folder to make")
+    parser.add_argument(
+        "--backbones",
+        type=Path,
+        help="folder of python -m matching.tune; without it the published backbones",
+    )
+    parser.add_argument(
+        "--swaps",
+        action="store_true",
+        help="also a wrong version of each training caption, for --swap-weight of matching.train",
+    )
+    parser.add_argument(
+        "--maps",
+        type=Path,
+        help="folder of python -m matching.lower_maps for this data set: saves half of the time",
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     arguments = parser.parse_args(argv)
-    description = prepare(arguments.captions, arguments.photos, arguments.out)
+    description = prepare(
+        arguments.captions,
+        arguments.photos,
+        arguments.out,
+        arguments.backbones,
+        arguments.swaps,
+        arguments.maps,
+    )
     summary = {
         "out": str(arguments.out),
         "photos": len(description.photos),

@@ -44,6 +44,14 @@ _SCORER = {
     "contrastive_weight": 1.0,
 }
 _CAMP = {**_SCORER, "binary_weight": 0.5, "gate_weight": 0.5}
+# Also against captions with one wrong word; gates of matching pairs opened further.
+_CAMP_SWAPS = {
+    **_CAMP,
+    "swap_weight": 0.5,
+    "gate_weight": 1.0,
+    "gate_positive": 2.0,
+    "gate_hard": 0.3,
+}
 _RANKED = {**_SCORER, "contrastive_weight": 0.0, "ranking_weight": 1.0}
 _SET = {
     **_EMBEDDER,
@@ -80,14 +88,20 @@ _RELEASE_FORM = {
 _BASE = {"messages": "none", "gate": "none", "fusion": "none", "residual": False, "score": "cosine"}
 
 PRESETS: dict[str, Preset] = {
-    "vse_infinity": Preset("vse_infinity", "stage 1 of the default engine", {}, _EMBEDDER),
+    "vse_infinity": Preset("vse_infinity", "stage 1 on published backbones", {}, _EMBEDDER),
     "vse_plus_plus": Preset(
         "vse_infinity",
         "VSE++ on our features: averages instead of GPO",
         {"region_pooling": "mean", "word_pooling": "mean"},
         _EMBEDDER,
     ),
-    "camp": Preset("camp", "CAMP, form `fast`: scorer of the default engine", {}, _CAMP),
+    "camp": Preset("camp", "CAMP, form `fast`", {}, _CAMP),
+    "camp_swaps": Preset(
+        "camp",
+        "CAMP, form `fast`, also against wrong words: scorer of the engines",
+        {},
+        _CAMP_SWAPS,
+    ),
     "camp_paper": Preset("camp", "CAMP as the paper writes it", _PAPER_FORM, _CAMP),
     "camp_release": Preset("camp", "CAMP as the authors released it", _RELEASE_FORM, _CAMP),
     "camp_base": Preset(

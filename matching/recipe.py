@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from matching.batches import (
     Batch,
     Samples,
+    SwappedCaptions,
     TrainingSet,
     batches_of_like_length,
     drop_regions,
@@ -36,12 +37,14 @@ from matching.losses import (
     hinge_has_collapsed,
     mean_gate_binary,
     ranking,
+    swapped,
 )
 from matching.metrics import evaluate_scores
 from matching.models.scores import PairScores
 from matching.reranked import Reranked
 from matching.set_losses import diversity, mmd
 from matching.systems import can_be, is_embedder
+from matching.training import make_optimiser
 from matching.vocabulary import Vocabulary
 
 _LARGEST_SCALE = 4.6  # log of 100: the inverse temperature stays below it, as in CLIP
@@ -76,6 +79,9 @@ class SystemRecipe:
         captions = 5 if self._embeds else 1
         self._members = SplitMembers.of(validation, "val", limit=1000, captions_a_photo=captions)
         self._vocabulary = vocabulary
+
+    def optimiser(self) -> torch.optim.Optimizer:
+        return make_optimiser(self.model, self._config)
 
     def batches(self, epoch: int, first_step: int) -> Iterator[Batch]:
         config = self._config
@@ -119,7 +125,7 @@ class SystemRecipe:
         if self._embeds:
             scores, terms = self._embedded_scores(regions, region_mask, captions)
         else:
-            scores, terms = self._pair_scores(regions, region_mask, captions)
+            scores, terms = self._pair_scores(regions, region_mask, captions, batch.swaps)
         hardest = config.hardest and epoch >= config.all_negatives_epochs
         return terms + score_loss(scores, config, hardest, self._scale())
 
@@ -172,9 +178,11 @@ class SystemRecipe:
         regions: Tensor,
         region_mask: Tensor | None,
         captions: tuple[Tensor, ...],
+        swaps: SwappedCaptions | None,
     ) -> tuple[Tensor, Tensor | float]:
         config, model = self._config, self.model
-        photos = self._grouped(model.photo_side(regions, region_mask))
+        photo_sides = model.photo_side(regions, region_mask)
+        photos = self._grouped(photo_sides)
         sides, mask = model.caption_side(*captions)
         if region_mask is not None:
             extra = region_mask.new_ones(len(region_mask), model.extra_positions)
@@ -186,8 +194,54 @@ class SystemRecipe:
             mask,
             region_mask,
         )
-        terms = config.gate_weight * gate_loss(scores, mask) if config.gate_weight else 0.0
+        terms: Tensor | float = 0.0
+        if config.gate_weight:
+            easy = None
+            if config.gate_hard < 1:
+                easy = self._gates_across_groups(photo_sides, sides, mask, region_mask)
+            terms = config.gate_weight * gate_loss(scores, mask, config, easy)
+        if swaps is not None:
+            true = scores.logit.diagonal(dim1=-2, dim2=-1).flatten()[swaps.photos]
+            own = photo_sides[swaps.photos], region_mask
+            terms = terms + config.swap_weight * self._swap_loss(true, *own, swaps)
         return scores.logit, terms
+
+    def _gates_across_groups(
+        self,
+        photo_sides: Tensor,
+        caption_sides: Tensor,
+        mask: Tensor,
+        region_mask: Tensor | None,
+    ) -> tuple[Tensor, Tensor]:
+        """Mean gates of words and of regions, of each photo with a caption of the next group."""
+        config = self._config
+        if config.groups < 2 or config.captions_a_photo != 1:
+            raise ValueError(
+                f"gate_hard is {config.gate_hard}, which needs two groups or more and one caption "
+                f"a photo; found {config.groups} and {config.captions_a_photo}: set it to 1",
+            )
+        captions, mask = (t.roll(config.group_size, 0) for t in (caption_sides, mask.flatten(0, 1)))
+        if region_mask is not None:
+            region_mask = region_mask.flatten(0, 1)[:, None]
+        scores = self.model(photo_sides[:, None], captions[:, None], mask[:, None], region_mask)
+        return mean_gates(scores, mask[:, None])
+
+    def _swap_loss(
+        self,
+        true: Tensor,
+        photo_sides: Tensor,
+        region_mask: Tensor | None,
+        swaps: SwappedCaptions,
+    ) -> Tensor:
+        """true (n,): logits of the captions as they are; each wrong one meets its photo alone."""
+        sides, mask = self.model.caption_side(*swaps.captions)
+        if region_mask is not None:
+            region_mask = region_mask.flatten(0, 1)[swaps.photos][:, None]
+        scores = self.model(photo_sides[:, None], sides[:, None], mask[:, None], region_mask)
+        gates = scores.word_gates
+        if gates is not None:
+            gates = gates[:, 0, 0].gather(1, swaps.changed[:, None])[:, 0]
+        return swapped(true, scores.logit[:, 0, 0], gates)
 
     def validate(self, model: nn.Module) -> dict[str, Any]:
         ours = Matcher(model, self._inputs)
@@ -235,12 +289,26 @@ def score_loss(
     return loss
 
 
-def gate_loss(scores: PairScores, mask: Tensor) -> Tensor:
-    """Mean gates of words and of regions, each pushed apart. mask: (groups, C, N)."""
+def mean_gates(scores: PairScores, mask: Tensor) -> tuple[Tensor, Tensor]:
+    """Of words and of regions, (groups, P, C) each. mask: (groups, C, N)."""
     if scores.word_gates is None or scores.region_gates is None:
         raise ValueError("gate_weight is above 0, but this system has no gates: set it to 0")
-    words = scores.word_gates.sum(-1) / mask[:, None].sum(-1)
-    return mean_gate_binary(words) + mean_gate_binary(scores.region_gates.mean(-1))
+    return scores.word_gates.sum(-1) / mask[:, None].sum(-1), scores.region_gates.mean(-1)
+
+
+def gate_loss(
+    scores: PairScores,
+    mask: Tensor,
+    config: Training,
+    easy: tuple[Tensor, Tensor] | None = None,
+) -> Tensor:
+    """Mean gates of words and of regions, each pushed apart. mask: (groups, C, N).
+
+    easy: the same of mismatched pairs across groups.
+    """
+    sides = zip(mean_gates(scores, mask), easy or (None, None), strict=True)
+    terms = [mean_gate_binary(g, config.gate_positive, e, config.gate_hard) for g, e in sides]
+    return terms[0] + terms[1]
 
 
 def confusable_groups(embeddings: np.ndarray, group_size: int) -> np.ndarray:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from matching.calibration import expected_calibration_error
 from matching.encoded import (
     Encoded,
     PairList,
@@ -132,6 +133,24 @@ class Reranked:
             if gates is not None and pairs.any()
         }
 
+    def calibration(self, ranking: Ranking) -> dict[str, float]:
+        """Of the probabilities that the page shows, for caption searches.
+
+        `listed`: over all listed photos; `first`: over the first results alone, with the mean
+        probability that they show and the percentage of them that is right.
+        """
+        probabilities = ranking.probabilities(self._scores(ranking.stage1_weight)[1])
+        first = probabilities.argmax(1)[:, None]
+        shown = np.take_along_axis(probabilities, first, 1).ravel()
+        right = np.take_along_axis(self.true_photos, first, 1).ravel()
+        listed = expected_calibration_error(probabilities.ravel(), self.true_photos.ravel())
+        return {
+            "listed_error": round(listed, 4),
+            "first_error": round(expected_calibration_error(shown, right), 4),
+            "first_shown": round(100 * float(shown.mean()), 1),
+            "first_right": round(100 * float(right.mean()), 1),
+        }
+
     def choose_ranking(self, weights: Sequence[float] | None = None) -> Ranking:
         """The weight of stage 1 with the best rsum, and the probability that fits it.
 
@@ -179,6 +198,7 @@ def evaluate_reranked(
     encoded, weight = reranked.encoded, ranking.stage1_weight
     document = evaluate_stage1(encoded, folds)
     document |= _rerank_document([reranked], weight)
+    document["calibration"] = reranked.calibration(ranking)
     document["gates"] = reranked.gates()
     if document["gates"]:
         document["gates"] |= random_pair_gates(encoded, score)

@@ -62,7 +62,7 @@ class Job:
 def train(job: Job) -> list[dict[str, Any]]:
     """Trains to the end; the best checkpoint by `val` is in job.out. Returns the validations."""
     inputs = inputs_for(job.model_config, job.vocabulary)
-    data = TrainingSet(job.datasets, inputs)
+    data = TrainingSet(job.datasets, inputs, swaps=job.config.swap_weight > 0)
     details: dict[str, Any] = {
         "training": dataclasses.asdict(job.config),
         "train_photos": len(data),

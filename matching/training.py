@@ -36,6 +36,7 @@ class Recipe(Protocol):
     steps_an_epoch: int
     model: nn.Module
 
+    def optimiser(self) -> torch.optim.Optimizer: ...  # `peak` in each group: its learning rate
     def batches(self, epoch: int, first_step: int) -> Iterator[Any]: ...
     def loss(self, batch: Any, epoch: int) -> Tensor: ...
     def warning(self, loss: float, epoch: int) -> str | None: ...
@@ -97,7 +98,7 @@ class Trainer:
                 "there are fewer training photos than one step takes: give more --features, or a "
                 "smaller --groups, --group-size or --pool-size",
             )
-        self._optimiser = make_optimiser(recipe.model, config)
+        self._optimiser = recipe.optimiser()
         self._average = {n: t.clone() for n, t in recipe.model.state_dict().items()}
         self._progress = Progress()
         if self._path.exists():

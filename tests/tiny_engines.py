@@ -6,11 +6,12 @@ from unittest import mock
 import torch
 from torch import Tensor, nn
 
-from export import graphs, parity
+from export import parity
 from export.build_onnx import build_engine
 from matching.checkpoint import Checkpoint, load_checkpoint, record_ranking, save_checkpoint
 from matching.image import NUM_REGIONS
-from matching.prepare import backbone_sha256
+from matching.models import backbones
+from matching.models.backbones import backbone_sha256
 from matching.ranking import Ranking
 from matching.systems import SYSTEMS, make_system
 
@@ -50,7 +51,7 @@ class TinyTextBackbone(nn.Module):
 def tiny_backbones() -> mock._patch:
     """Puts the small backbones in the place of the real ones."""
     tiny = {"ImageBackbone": TinyImageBackbone, "LowerTextBackbone": TinyTextBackbone}
-    return mock.patch.multiple(graphs, **tiny)
+    return mock.patch.multiple(backbones, **tiny)
 
 
 def tiny_backbone_sha256() -> str:

@@ -11,7 +11,7 @@ from torch.nn import functional
 from matching.config import CampConfig, one_of
 from matching.models.projection import l2_normalised
 
-MASKED = -1e9
+MASKED = -3e4  # as good as minus infinity, and fp16 can hold it
 _HEADS = 4  # of the release's aggregation
 
 _SETTINGS = {

@@ -1,4 +1,8 @@
-"""The frozen image backbone: EfficientNet-Lite2 at stride 32 and 16, averaged to regions."""
+"""The image backbone: EfficientNet-Lite2 at stride 32 and 16, averaged to regions.
+
+Its lower part is as published; python -m matching.tune trains the upper one. To every system that
+is trained on its features it is frozen.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +19,7 @@ HEAD_CHANNELS = 1280  # after the head convolution, stride 32: what is in the ph
 TAP_CHANNELS = 120  # after block 14, stride 16: colour and texture, which the head has forgotten
 REGION_FEATURES = HEAD_CHANNELS + TAP_CHANNELS
 _TAP_BLOCK = 14
+_FIRST_TUNED_BLOCK = 11  # from here on the map has stride 16 and 32: two thirds of the time
 
 
 class ImageBackbone(nn.Module):
@@ -35,14 +40,60 @@ class ImageBackbone(nn.Module):
         self.requires_grad_(False)
 
     def forward(self, pixels: Tensor) -> Tensor:
+        return self.upper(self.lower(pixels))
+
+    def lower(self, pixels: Tensor) -> Tensor:
+        """The part that is never tuned: (B, 3, 256, 256) -> maps (B, 88, 16, 16)."""
         x = torch.clamp(self.stem((pixels - 127) / 128), 0, 6)
-        for index, block in enumerate(self.blocks):
+        for block in self.blocks[:_FIRST_TUNED_BLOCK]:
+            x = block(x)
+        return x
+
+    def upper(self, x: Tensor, windows: Tensor | None = None) -> Tensor:
+        """The part that is tuned: maps (B, 88, 16, 16) -> region features.
+
+        windows (R, cells): shares of the cells, for maps of another size than that of IMAGE_SIZE.
+        """
+        for index, block in enumerate(self.blocks[_FIRST_TUNED_BLOCK:], _FIRST_TUNED_BLOCK):
             x = block(x)
             if index == _TAP_BLOCK:
                 tap = nn.functional.avg_pool2d(x, 2)  # onto the cells of the stride-32 map
         x = torch.clamp(self.head(x), 0, 6)
         cells = torch.cat([x, tap], dim=1).flatten(2)  # (B, C, cells)
-        return self.windows @ cells.transpose(1, 2)  # (B, R, C)
+        windows = self.windows if windows is None else windows
+        return windows @ cells.transpose(1, 2)  # (B, R, C)
+
+    def tuned_parameters(self) -> dict[str, nn.Parameter]:
+        """Of the upper part, all but the depthwise filters: 3 % of it, a third of the time."""
+        tuned = (self.blocks[_FIRST_TUNED_BLOCK:], self.head)
+        known = {id(p) for module in tuned for p in module.parameters()}
+        return {
+            name: p
+            for name, p in self.named_parameters()
+            if id(p) in known and "_depthwise_conv" not in name
+        }
+
+
+class LowerImageBackbone(nn.Module):
+    """The lower part alone: photos (B, 3, 256, 256), 0 to 255, to maps (B, 88, 16, 16)."""
+
+    def __init__(self, backbone: ImageBackbone) -> None:
+        super().__init__()
+        self.backbone = backbone
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        return self.backbone.lower(pixels)
+
+
+class UpperImageBackbone(nn.Module):
+    """The upper part alone: maps to region features (B, R, REGION_FEATURES)."""
+
+    def __init__(self, backbone: ImageBackbone) -> None:
+        super().__init__()
+        self.backbone = backbone
+
+    def forward(self, maps: Tensor) -> Tensor:
+        return self.backbone.upper(maps)
 
 
 def _fold_batch_norms(network: EfficientNet) -> None:

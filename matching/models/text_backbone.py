@@ -19,6 +19,7 @@ WIDTH = 384
 HEADS = 12
 LAYERS = 6
 TUNED_LAYERS = 1  # how many of the upper layers each system trains for itself
+_FIRST_TUNED_LAYER = 3  # of the lower ones: python -m matching.tune trains from here on
 _POSITIONS = 64  # matching.text.MAX_PIECES: the other 448 positions are never used
 
 # The parts of a layer: our names and those of BERT's published weights.
@@ -95,6 +96,10 @@ class LowerTextBackbone(nn.Module):
         with torch.no_grad():  # half of all weights: an engine stores them as int8
             self.words.weight.copy_(round_rows_to_int8(table))
         self.requires_grad_(False)
+
+    def tuned_parameters(self) -> dict[str, nn.Parameter]:
+        known = {id(p) for p in self.layers[_FIRST_TUNED_LAYER:].parameters()}
+        return {name: p for name, p in self.named_parameters() if id(p) in known}
 
     def forward(self, piece_ids: Tensor) -> Tensor:
         piece_mask = piece_ids != 0

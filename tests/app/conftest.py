@@ -11,9 +11,10 @@ from app.gallery_folder import Gallery
 from app.retrieval import Retriever
 from matching.captions import CaptionedPhoto, write_captions
 from matching.engine import Engine
+from matching.engine_description import DEFAULT_ENGINE
 
 ROOT = Path(__file__).parents[2]
-ENGINE, GALLERY = ROOT / "engines" / "default", ROOT / "gallery" / "default"
+ENGINE, GALLERY = ROOT / DEFAULT_ENGINE, ROOT / "gallery" / "default"
 
 
 @pytest.fixture(scope="session")

@@ -49,15 +49,17 @@ def test_a_caption_finds_photos_and_words_show_where_they_look(page):
         r"12 photos in \d+ ms \(text encoder \d+ ms, stage 1 \d+ ms, CAMP \d+ ms\)", status
     )
     assert "ONNX Runtime" in status
-    whole = canvas(page)
+    gates = canvas(page)  # what is shown first
     words.nth(1).hover()
     dog = canvas(page)
     words.nth(5).hover()
     snow = canvas(page)
-    assert len({whole, dog, snow}) == 3
+    assert len({gates, dog, snow}) == 3
     assert "attention of “snow”" in page.locator("#why .lens-label").inner_text()
+    page.get_by_role("button", name="Whole caption").click()
+    assert canvas(page) not in (gates, dog, snow)
     page.get_by_role("button", name="Region gates").click()
-    assert canvas(page) not in (whole, dog, snow)
+    assert canvas(page) == gates
     assert page.locator("#why .lens-ends").inner_text().split()[-1] == "1.00"
     heading = page.locator("#why .lens-heading").inner_text()
     page.locator("#photos button img").nth(3).click()

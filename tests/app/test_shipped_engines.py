@@ -22,7 +22,7 @@ def retriever(request) -> Retriever:
 
 
 def test_three_pairs_are_ready_to_use():
-    assert {folder.name for folder in ENGINES} >= {"default", "dive", "mmca"}
+    assert {folder.name for folder in ENGINES} >= {"small", "large", "default", "dive", "mmca"}
     assert fitting_engines(GALLERY, ENGINE) == [ENGINE, *(e for e in ENGINES if e != ENGINE)]
     systems = {Engine(folder, "cpu").description.stage1.system for folder in ENGINES}
     assert systems >= {"vse_infinity", "dive", "mmca"}

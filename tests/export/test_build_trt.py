@@ -7,8 +7,9 @@ import pytest
 
 from export import build_trt
 from matching.contract import GRAPH_NAMES
+from matching.engine_description import DEFAULT_ENGINE
 
-ENGINE = Path(__file__).parents[2] / "engines" / "default"
+ENGINE = Path(__file__).parents[2] / DEFAULT_ENGINE
 
 
 def test_a_plan_of_each_graph_builds(tmp_path, capsys):

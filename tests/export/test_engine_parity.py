@@ -10,14 +10,15 @@ import pytest
 import torch
 
 from export import verify
-from export.graphs import TrainedGraphs
+from export.graphs import DEFAULT_CHECKPOINT, TrainedGraphs
 from export.parity import SIZES, measure_parity
 from matching.contract import PAIR_OUTPUTS, Axis
 from matching.contract import graphs as graph_specs
 from matching.engine import Engine
+from matching.engine_description import DEFAULT_ENGINE
 
 ROOT = Path(__file__).parents[2]
-ENGINE, CHECKPOINT = ROOT / "engines" / "default", ROOT / "checkpoints" / "default"
+ENGINE, CHECKPOINT = ROOT / DEFAULT_ENGINE, ROOT / DEFAULT_CHECKPOINT
 GRAPHS = graph_specs(0, PAIR_OUTPUTS)
 PAIR_SCORER = GRAPHS[-1]
 
@@ -28,7 +29,7 @@ def graphs() -> TrainedGraphs:
 
 
 def test_every_output_agrees(graphs):
-    differences = measure_parity(graphs, ENGINE)
+    differences = measure_parity(graphs, ENGINE.joinpath)
     assert differences.keys() == {f"{g.name}.{o.name}" for g in GRAPHS for o in g.outputs}
     bounded = [v for k, v in differences.items() if not k.endswith(("side", "logit"))]
     assert max(bounded) < 1e-5  # embeddings, attention and gates are at most 1

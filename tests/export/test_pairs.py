@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -10,10 +11,11 @@ import pytest
 from export import verify
 from export.build_onnx import build_engine
 from export.graphs import TrainedGraphs
-from matching.checkpoint import load_checkpoint
+from matching.checkpoint import load_checkpoint, record_ranking
 from matching.contract import PAIR_OUTPUTS, graphs
 from matching.engine import Engine
 from matching.engine_description import EngineDescription, EngineError
+from matching.ranking import Ranking
 from tests.tiny_engines import tiny_backbones, tiny_checkpoint
 
 
@@ -72,6 +74,28 @@ def test_verify_finds_the_checkpoints(tiny, capsys):
             verify.main(["--stage1", mmca, "--scorer", scan, *flags])
 
 
+def test_engines_share_what_is_the_same(tiny, tmp_path):
+    """The same pair again shares every graph; DivE before another scorer shares none."""
+    tiny = shutil.copytree(tiny, tmp_path / "tiny")
+    dive, mmca, scan = (tiny / "checkpoints" / name for name in ("dive", "mmca", "scan"))
+    whole = tiny / "engines" / "dive-scan"
+    with tiny_backbones():
+        same = build_engine(dive, scan, tiny / "engines" / "same", share_with=whole)
+        assert {Path(file).parent.name for file in same.files} == {"dive-scan"}
+        assert [p.name for p in (tiny / "engines" / "same").iterdir()] == ["engine.json"]
+        flags = ["--stage1", str(dive), "--scorer", str(scan), "--json"]
+        assert verify.main([*flags, "--engine", str(tiny / "engines" / "same")]) == 0
+        record_ranking(mmca, load_checkpoint(dive), Ranking(2.0, 1.0, 0.5))
+        other = build_engine(dive, mmca, tiny / "engines" / "other", share_with=whole)
+        assert [f for f in other.files if f.startswith("..")] == ["../dive-scan/tokenizer.json"]
+        with pytest.raises(ValueError, match="another engine beside"):
+            build_engine(dive, scan, tiny / "elsewhere" / "same", share_with=whole)
+    texts = [Engine(whole, "cpu").captions.read("a dog in the snow")]
+    engines = [Engine(tiny / "engines" / name, "cpu") for name in ("dive-scan", "same")]
+    one, two = (engine.encode_captions(texts)[0] for engine in engines)
+    np.testing.assert_array_equal(one, two)
+
+
 def test_what_cannot_be_an_engine_is_refused(tiny, tmp_path):
     dive, mmca, scan = (tiny / "checkpoints" / name for name in ("dive", "mmca", "scan"))
     with pytest.raises(ValueError, match="scan.* cannot be stage1"):
@@ -86,7 +110,7 @@ def test_what_cannot_be_an_engine_is_refused(tiny, tmp_path):
     with tiny_backbones(), pytest.raises(ValueError, match="'linear'.*'taps' and 'minilm'"):
         build_engine(grid.folder, grid.folder, tmp_path / "engine")
     other = tiny_checkpoint(tmp_path / "other", "mmca", "0" * 64)
-    with tiny_backbones(), pytest.raises(ValueError, match="backbone '000000000000'"):
+    with tiny_backbones(), pytest.raises(ValueError, match="backbones '000000000000'"):
         build_engine(other.folder, other.folder, tmp_path / "engine")
 
 

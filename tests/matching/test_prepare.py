@@ -9,7 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
-from matching import features, prepare
+from matching import features, lower_maps, photo_shards, prepare
 from matching.features import Features
 from matching.image import open_photo, photo_pixels, pixel_batch
 from matching.models.image_backbone import ImageBackbone
@@ -40,15 +40,16 @@ def data(tmp_path) -> tuple[Path, Path]:
 
 @pytest.fixture
 def small_shards(monkeypatch):
-    for module in (features, prepare):
+    for module in (features, photo_shards, lower_maps):
         monkeypatch.setattr(module, "PHOTOS_PER_SHARD", 4)
+    for module in (features, prepare):
         monkeypatch.setattr(module, "CAPTIONS_PER_SHARD", 6)
 
 
 def test_killed_and_resumed_is_the_same(data, tmp_path, monkeypatch, small_shards):
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     prepare.prepare(*data, whole)
-    write, written = prepare.write_array, []
+    write, written = photo_shards.write_array, []
 
     def killed(path, array):
         if len(written) == 1:
@@ -57,7 +58,7 @@ def test_killed_and_resumed_is_the_same(data, tmp_path, monkeypatch, small_shard
         write(path, array)
 
     with monkeypatch.context() as patch:
-        patch.setattr(prepare, "write_array", killed)
+        patch.setattr(photo_shards, "write_array", killed)
         with pytest.raises(Killed):
             prepare.prepare(*data, broken)
     prepare.prepare(*data, broken)
@@ -85,6 +86,51 @@ def test_features_are_those_of_the_backbones(data, tmp_path, small_shards):
     np.testing.assert_array_equal(found.piece_mask, real)
     np.testing.assert_allclose(found.word_pieces, batch.word_pieces)
     np.testing.assert_allclose(found.hidden[real], hidden[real], atol=5e-3, rtol=2e-3)
+
+
+def test_wrong_captions_beside_the_true_ones(data, tmp_path, small_shards):
+    out = tmp_path / "features"
+    prepare.prepare(*data, out, swaps=True)
+    read = Features(out)
+    dogs, skaters = (np.array([i for i in range(15) if _text(read, i) == t]) for t in TEXTS)
+    assert (read.changed_words(dogs) == 1).all()
+    assert (read.changed_words(skaters) == 0).all()
+    wrong, true = read.swapped(dogs[:3]), read.pieces(dogs[:3])
+    assert wrong.word_pieces.shape[:2] == (3, 2)
+    # As the text backbone reads them: the changed word differs, and with it all that saw it.
+    assert (np.abs(wrong.hidden - true.hidden[:, : wrong.hidden.shape[1]]).max((1, 2)) > 0.1).all()
+
+
+TEXTS = ("A dog .", "two skateboarders")
+
+
+def _text(read: Features, caption: int) -> str:
+    photo = int(np.searchsorted(read.caption_starts, caption, side="right")) - 1
+    return read.photos[photo].captions[caption - int(read.caption_starts[photo])]
+
+
+def test_maps_of_the_lower_backbone_give_the_same_regions(data, tmp_path, small_shards):
+    captions, photos = data
+    out = tmp_path / "maps"
+    assert lower_maps.make_maps(captions, photos, out, lower_maps.VIEWS) == 10
+    maps = lower_maps.LowerMaps(out)
+    members = np.array([9, 2])
+    pixels = pixel_batch([photo_pixels(open_photo(photos / f"{i}.png")) for i in members])
+    backbone = ImageBackbone()
+    for mirrored, turned in ((False, pixels), (True, pixels[..., ::-1].copy())):
+        found = maps.maps(members, np.array([mirrored] * 2))
+        with torch.inference_mode():
+            regions = backbone.upper(torch.from_numpy(found).float()).numpy()
+            expected = backbone(torch.from_numpy(turned)).numpy()
+        np.testing.assert_allclose(regions, expected, atol=2e-2, rtol=2e-2)
+    prepare.prepare(captions, photos, tmp_path / "photos-read")
+    prepare.prepare(captions, tmp_path / "none", tmp_path / "maps-read", maps=out)
+    read, again = Features(tmp_path / "photos-read"), Features(tmp_path / "maps-read")
+    expected = read.regions(np.arange(10)).astype(np.float32)
+    np.testing.assert_allclose(again.regions(np.arange(10)), expected, atol=2e-2, rtol=2e-2)
+    (out / "maps-plain-00001.npy").unlink()
+    with pytest.raises(ValueError, match="maps-plain-00001.npy"):
+        lower_maps.LowerMaps(out)
 
 
 def test_what_is_wrong_is_named(data, tmp_path, small_shards):

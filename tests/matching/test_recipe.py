@@ -47,4 +47,6 @@ def test_a_collapse_is_told_with_what_to_do():
 
 def test_gates_are_only_trained_where_there_are_gates():
     with pytest.raises(ValueError, match="no gates"):
-        gate_loss(PairScores(torch.zeros(1, 2, 2)), torch.ones(1, 2, 3, dtype=torch.bool))
+        gate_loss(
+            PairScores(torch.zeros(1, 2, 2)), torch.ones(1, 2, 3, dtype=torch.bool), Training()
+        )

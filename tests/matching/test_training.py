@@ -7,7 +7,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from matching import checkpoint, training
+from matching import training, weight_parts
 from matching.checkpoint import load_checkpoint, save_checkpoint
 from matching.config import CampConfig, Training, VseInfinityConfig
 from matching.features import Features
@@ -114,7 +114,7 @@ def test_large_weights_are_kept_in_parts(features, tmp_path, monkeypatch):
     run(features, tmp_path, camp=False)
     whole = load_checkpoint(tmp_path / "vse")
     content = (tmp_path / "vse" / "model.safetensors").read_bytes()
-    monkeypatch.setattr(checkpoint, "PART_BYTES", len(content) // 11)
+    monkeypatch.setattr(weight_parts, "PART_BYTES", len(content) // 11)
     details = {k: v for k, v in whole.config.items() if k in ("training", "backbone_sha256")}
     save_checkpoint(tmp_path / "vse", "vse_infinity", whole.model.state_dict(), STAGE1, details)
     parts = sorted((tmp_path / "vse").glob("model.safetensors*"))

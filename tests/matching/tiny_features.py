@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from matching.captions import CaptionedPhoto
-from matching.features import DatasetDescription, Pieces, piece_shard, region_shard
+from matching.features import DatasetDescription, Pieces, piece_shard, region_shard, swap_shard
 from matching.files import write_array
 from matching.image import NUM_REGIONS
 
@@ -26,3 +26,9 @@ def write_tiny_features(
     words = np.concatenate([[-1, *range(n - 2), -1] for n in lengths]).astype(np.int8)
     hidden = rng.normal(size=(sum(lengths), 384)).astype(np.float16)
     Pieces(hidden, words, np.cumsum(lengths)).write(piece_shard(folder, 0))
+    # Every caption of two words has a wrong version, of other hidden states; its last word changed.
+    short = np.array(lengths) == 4
+    own = np.repeat(short, lengths)
+    changed = np.where(short, 1, -1).astype(np.int8)
+    swaps = Pieces(-hidden[own], words[own], np.cumsum(np.where(short, lengths, 0)), changed)
+    swaps.write(swap_shard(folder, 0))
