@@ -2,7 +2,8 @@
 
 500 captions of the test photos, each with one word swapped (matching.swaps). Counted is how often
 the true caption scores above the wrong one: for stage 1, for the scorer and for the final score.
-The set follows from the captions file and the seed; its hash is printed.
+The scorer is also asked with the photo of another pair: what it then gets right (50 % by chance) it
+reads off the words alone. The set follows from captions file and seed; its hash is printed.
 """
 
 from __future__ import annotations
@@ -91,25 +92,29 @@ class PairNumbers:
     stage1: np.ndarray
     scorer: np.ndarray
     final: np.ndarray
+    scorer_other_photo: np.ndarray  # the same captions with the photo of the pair before
     swapped_word_gates: np.ndarray | None
 
 
 def score_pairs(engine: Engine, pairs: list[AttributePair], source: PhotoSource) -> PairNumbers:
     texts = [text for pair in pairs for text in (pair.caption, pair.swap.text)]
     embeddings, sides = encode_captions(engine, engine.captions, texts)
-    stage1, scorer, gates = (np.zeros((len(pairs), 2), np.float32) for _ in range(3))
+    stage1, scorer, other, gates = (np.zeros((len(pairs), 2), np.float32) for _ in range(4))
     outputs = ("logit", "word_gates") if engine.has_gates else ("logit",)
+    files = [pair.photo.file for pair in pairs]
+    pixels = (photo_pixels(open_photo(source.read(file), file)) for file in files)
+    photos = [engine.encode_photos([one]) for one in pixels]
     for row, pair in enumerate(pairs):
-        pixels = photo_pixels(open_photo(source.read(pair.photo.file), pair.photo.file))
-        photo, photo_side = engine.encode_photos([pixels])
+        photo, photo_side = photos[row]
         captions, mask = pad_captions(sides[2 * row : 2 * row + 2])
         stage1[row] = engine.similarity(photo, embeddings[2 * row : 2 * row + 2])[0]
         found = engine.score_grid(photo_side, captions, mask, outputs)
         scorer[row] = found[0][0]
         if engine.has_gates:
             gates[row] = found[1][0, :, pair.swap.word]
+        other[row] = engine.score_grid(photos[row - 1][1], captions, mask, ("logit",))[0][0]
     final = engine.ranking.scores(scorer, stage1)
-    return PairNumbers(stage1, scorer, final, gates if engine.has_gates else None)
+    return PairNumbers(stage1, scorer, final, other, gates if engine.has_gates else None)
 
 
 def attribute_test(pairs: list[AttributePair], numbers: PairNumbers) -> dict[str, Any]:
@@ -123,7 +128,7 @@ def attribute_test(pairs: list[AttributePair], numbers: PairNumbers) -> dict[str
     parts = {"all": np.ones(len(pairs), bool)} | {k: kinds == k for k in dict.fromkeys(kinds)}
     for name, rows in parts.items():
         document[name] = {"pairs": int(rows.sum())}
-        for what in ("stage1", "scorer", "final"):
+        for what in ("stage1", "scorer", "final", "scorer_other_photo"):
             document[name][what] = percent(getattr(numbers, what), rows)
         gates = numbers.swapped_word_gates
         if gates is not None:
@@ -160,12 +165,13 @@ def main(argv: list[str] | None = None) -> int:
         print(json.dumps(document))
         return 0
     print(f"{len(pairs)} pairs, set {document['set_sha256'][:12]}; true above wrong, in percent")
-    print(f"{'':8}{'pairs':>7}{'stage 1':>9}{'scorer':>8}{'final':>7}   gate true, wrong, falls")
+    heads = f"{'':8}{'pairs':>7}{'stage 1':>9}{'scorer':>8}{'final':>7}{'other photo':>13}"
+    print(f"{heads}   gate true, wrong, falls")
     for name in [n for n in document if n not in ("pairs", "set_sha256")]:
         row = document[name]
         gates = "   {gate_true}, {gate_wrong}, {gate_falls} %" if "gate_true" in row else ""
         head = f"{name:8}{row['pairs']:>7}{row['stage1']:>9}{row['scorer']:>8}{row['final']:>7}"
-        print(head + gates.format(**row))
+        print(f"{head}{row['scorer_other_photo']:>13}" + gates.format(**row))
     wrong = np.flatnonzero(numbers.scorer[:, 0] <= numbers.scorer[:, 1])[: arguments.show]
     for row in wrong.tolist():
         pair = pairs[row]

@@ -105,7 +105,8 @@ class RedScores:
         return [-captions[None, :, 0, 0]]
 
 
-def test_counting(monkeypatch, tmp_path):
+@pytest.fixture
+def without_photos(monkeypatch):
     monkeypatch.setattr("matching.attributes.open_photo", lambda *_: None)
     monkeypatch.setattr("matching.attributes.photo_pixels", lambda _: None)
     monkeypatch.setattr(
@@ -113,6 +114,31 @@ def test_counting(monkeypatch, tmp_path):
         lambda engine, _, texts: engine.encode_captions(texts),
     )
     monkeypatch.setattr(FolderPhotos, "read", lambda *_: b"")
+
+
+class RedScoresOfEverySecondPhoto(RedScores):
+    """The other photos score against red."""
+
+    encoded = 0
+
+    def encode_photos(self, pixels):
+        self.encoded += 1
+        side = np.full((1, 1, 1), (-1.0) ** self.encoded, np.float32)
+        return np.ones((1, 1), np.float32), side
+
+    def score_grid(self, photos, captions, mask, outputs):
+        return [photos[:, 0] * captions[None, :, 0, 0]]
+
+
+def test_the_other_photo_is_another_one(without_photos, tmp_path):
+    pairs = attribute_pairs(PHOTOS, 4, kinds=("colour",))
+    engine = RedScoresOfEverySecondPhoto()
+    numbers = score_pairs(engine, pairs, FolderPhotos(tmp_path))
+    np.testing.assert_array_equal(numbers.scorer_other_photo, -numbers.scorer)
+    assert np.abs(numbers.scorer).sum() == 4
+
+
+def test_counting(without_photos, tmp_path):
     pairs = attribute_pairs(PHOTOS, 9)
     document = attribute_test(pairs, score_pairs(RedScores(), pairs, FolderPhotos(tmp_path)))
     assert document["colour"]["stage1"] == 100
@@ -120,6 +146,7 @@ def test_counting(monkeypatch, tmp_path):
     assert document["noun"]["stage1"] == 0  # equal scores are no success
     assert document["all"]["stage1"] == pytest.approx(33.3)
     assert document["all"]["final"] == 0
+    assert document["all"]["scorer_other_photo"] == document["all"]["scorer"]  # blind to photos
 
 
 def test_command_names_what_is_missing(tmp_path, capsys):
