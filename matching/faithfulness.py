@@ -189,7 +189,7 @@ def _print(document: dict[str, Any]) -> None:
             )
     for name, row in document["agreement"].items():
         print(
-            f"{name:24}largest difference of a map {row['largest_difference']:.1e}, "
+            f"{name:38}largest difference of a map {row['largest_difference']:.1e}, "
             f"same strongest region {row['same_strongest']} %"
         )
 
