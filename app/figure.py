@@ -39,6 +39,14 @@ def overlay(photo: Image.Image, cells: np.ndarray, opacity: float = 0.6) -> Imag
     return Image.blend(photo, colours, opacity)
 
 
+def dim(photo: Image.Image, cells: np.ndarray, opacity: float = 0.6) -> Image.Image:
+    """Dark where cells (8, 8) are 0, the photo as it is where they are 1; as the page's gates."""
+    closed = Image.fromarray(np.uint8(255 * opacity * (1 - np.clip(cells, 0, 1))))
+    mask = closed.resize(photo.size, Image.Resampling.BILINEAR)
+    dark = Image.new("RGB", photo.size, tuple(COLOURS[0].astype(int).tolist()))
+    return Image.composite(dark, photo, mask)
+
+
 def draw_explanation(photo: Image.Image, explanation: Explanation) -> Image.Image:
     """All maps of attention share one colour range, 0 to the largest attention of the pair."""
     photo = photo.copy()
@@ -48,7 +56,7 @@ def draw_explanation(photo: Image.Image, explanation: Explanation) -> Image.Imag
     tiles = [("photo", photo)]
     if explanation.region_gates is not None:
         gates = cell_map(explanation.region_gates)
-        tiles.append(("region gates, 0 to 1", overlay(photo, gates)))
+        tiles.append(("region gates, dark is closed", dim(photo, gates)))
     if top is not None:
         whole = overlay(photo, cell_map(attention.max(0)) / top)
         tiles.append((f"whole caption, 0 to {top:.2f}", whole))

@@ -42,8 +42,9 @@ function render() {
   const least = make("span", "", "0");
   const most = make("span");
   barEnds.append(least, label, most);
-  const stops = COLOURS.map((c) => `rgb(${c.join(",")})`).join(",");
-  bar.style.background = `linear-gradient(to right, ${stops})`;
+  const rising = COLOURS.map((c) => `rgb(${c.join(",")})`).join(",");
+  const dark = COLOURS[0].join(",");
+  const clearing = `rgb(${dark}), rgba(${dark}, 0)`;
 
   let opacity = 0.6;
   let shown = null;
@@ -59,7 +60,10 @@ function render() {
     small.width = small.height = size;
     const pixels = small.getContext("2d").createImageData(size, size);
     shown.map.flat().forEach((v, i) => {
-      pixels.data.set([...colour(v / shown.top), 255], 4 * i);
+      const share = v / shown.top;
+      // Gates of a good match are nearly all open: what is closed is dimmed, the rest stays clear.
+      const drawn = shown.dims ? [...COLOURS[0], 255 * (1 - share)] : [...colour(share), 255];
+      pixels.data.set(drawn, 4 * i);
     });
     small.getContext("2d").putImageData(pixels, 0, 0);
     context.imageSmoothingEnabled = true;
@@ -73,6 +77,7 @@ function render() {
     label.textContent = next.label;
     most.textContent = next.map ? next.top.toFixed(2) : "";
     least.textContent = next.map ? "0" : "";
+    bar.style.background = `linear-gradient(to right, ${next.dims ? clearing : rising})`;
     bar.style.visibility = next.map ? "visible" : "hidden";
     canvas.dataset.shown = next.label;
     root.querySelectorAll(".chosen").forEach((n) => n.classList.remove("chosen"));
@@ -93,8 +98,10 @@ function render() {
   // (python -m matching.faithfulness, docs/results.md).
   const views = [];
   if (value.regions) {
-    const note = "region gates: how much each region takes part";
-    views.push(option("Region gates", value.regions, 1, note));
+    const note = "region gates: what is dark takes little part";
+    const gates = option("Region gates", value.regions, 1, note);
+    gates.dims = true;
+    views.push(gates);
   }
   if (value.whole) {
     views.push(option("Whole caption", value.whole, value.top, "attention, largest of all words"));

@@ -98,3 +98,11 @@ def canvas(page) -> str:
 def upload(page, path: Path) -> None:
     page.get_by_role("tab", name="Find captions").click()
     page.locator("#upload input[type=file]").set_input_files(path)
+
+
+def thinnest(page) -> int:
+    """The smallest alpha of the map over the photo: 255 where it covers all of it."""
+    return page.locator("#why canvas").evaluate("""map => {
+      const { data } = map.getContext("2d").getImageData(0, 0, map.width, map.height);
+      return data.filter((_, i) => i % 4 === 3).reduce((a, b) => Math.min(a, b));
+    }""")

@@ -148,7 +148,7 @@ def test_the_choice_of_engines(small_gallery, tiny, tmp_path, engine):
     found = fitting_engines(small_gallery, engines / "default")
     assert [folder.name for folder in found] == ["default", "dive-scan", "mmca"]
     choice = EngineChoice(small_gallery, found, "cpu")
-    assert choice.names == ["VSE-infinity + CAMP (fast)", "DivE + SCAN (i2t)", "MMCA"]
+    assert choice.names == [engine.description.name, "DivE + SCAN (i2t)", "MMCA"]
     assert choice["MMCA"] is choice["MMCA"]
     assert len(choice["MMCA"].find_photos("a thing", 3).matches) == 3
     with pytest.raises(ValueError, match="no engine 'other'"):

@@ -12,6 +12,7 @@ from tests.app.browser import (
     opened_page,
     search,
     served,
+    thinnest,
     upload,
 )
 from tests.app.conftest import ENGINE, GALLERY
@@ -50,8 +51,10 @@ def test_a_caption_finds_photos_and_words_show_where_they_look(page):
     )
     assert "ONNX Runtime" in status
     gates = canvas(page)  # what is shown first
+    assert thinnest(page) < 128  # open regions stay clear
     words.nth(1).hover()
     dog = canvas(page)
+    assert thinnest(page) == 255
     words.nth(5).hover()
     snow = canvas(page)
     assert len({gates, dog, snow}) == 3
