@@ -94,10 +94,17 @@ def test_the_engine_is_small():
 
 
 @pytest.mark.parametrize(
-    ("name", "stage1", "scorer"), [("dive", "dive", "camp"), ("mmca", "mmca", "mmca")]
+    ("name", "stage1", "scorer"),
+    [
+        ("large", "large/vse_infinity", "large/camp"),
+        ("default", "default/vse_infinity", "default/camp"),
+        ("dive", "default/dive", "default/camp"),
+        ("mmca", "default/mmca", "default/mmca"),
+    ],
 )
 def test_the_other_engines_agree_with_their_checkpoints(name, stage1, scorer, capsys):
-    folders = ["--stage1", str(CHECKPOINT / stage1), "--scorer", str(CHECKPOINT / scorer)]
+    checkpoints = ROOT / "checkpoints"
+    folders = ["--stage1", str(checkpoints / stage1), "--scorer", str(checkpoints / scorer)]
     assert verify.main([*folders, "--engine", str(ROOT / "engines" / name), "--json"]) == 0
     differences = json.loads(capsys.readouterr().out)["differences"]
     bounded = [v for k, v in differences.items() if not k.endswith(("side", "logit"))]
