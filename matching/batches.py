@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from matching.caption_inputs import CaptionInputs, as_tensor
+from matching.class_names import caption_rows, draw_classes
 from matching.datasets import Dataset
 from matching.features import CaptionFeatures
 
@@ -27,6 +28,23 @@ class Batch:
     region_mask: Tensor | None  # (B, R) bool; None: every photo has all regions
     captions: tuple[Tensor, ...]  # what the word encoder takes, first axis B x k
     swaps: SwappedCaptions | None = None
+    classes: NamedClasses | None = None
+
+
+@dataclass(frozen=True)
+class NamedClasses:
+    """Classes of the published classifier, by name, K for each group of photos."""
+
+    captions: tuple[Tensor, ...]  # what the word encoder takes, first axis groups x K
+    log_probabilities: Tensor  # (groups, photos of the group, K)
+
+
+@dataclass(frozen=True)
+class ClassDraw:
+    """How many classes a step asks about."""
+
+    groups: int
+    a_group: int
 
 
 @dataclass(frozen=True)
@@ -49,8 +67,15 @@ class Samples:
 class TrainingSet:
     """The train photos of one or more data sets as one list."""
 
-    def __init__(self, datasets: list[Dataset], inputs: CaptionInputs, swaps: bool = False):
+    def __init__(
+        self,
+        datasets: list[Dataset],
+        inputs: CaptionInputs,
+        swaps: bool = False,
+        classes: ClassDraw | None = None,
+    ):
         self._datasets, self._inputs, self._swaps = datasets, inputs, swaps
+        self._classes = classes
         if len({d.backbone_sha256 for d in datasets}) > 1:
             raise ValueError(
                 f"{', '.join(str(d.folder) for d in datasets)} were made with different backbones: "
@@ -106,8 +131,8 @@ class TrainingSet:
             lengths[rows] = self._lengths[source][starts[:, None] + samples.captions[rows]]
         return lengths.max(1)
 
-    def batch(self, samples: Samples, members: np.ndarray) -> Batch:
-        """members (B,): positions in `samples`."""
+    def batch(self, samples: Samples, members: np.ndarray, seed: Sequence[int] = (0,)) -> Batch:
+        """members (B,): positions in `samples`; the seed draws the classes, if there are any."""
         photos, chosen = samples.photos[members], samples.captions[members]
         regions = np.empty((len(members), *self._datasets[0].region_shape), np.float16)
         mask = np.ones(regions.shape[:2], bool)
@@ -136,6 +161,20 @@ class TrainingSet:
             None if mask.all() else torch.from_numpy(mask),
             tuple(as_tensor(a) for a in _joined(len(members) * k, parts)),
             _swapped_captions(swaps) if swaps else None,
+            None if self._classes is None else self._named_classes(photos, seed),
+        )
+
+    def _named_classes(self, photos: np.ndarray, seed: Sequence[int]) -> NamedClasses:
+        rng = np.random.default_rng(seed)
+        groups, count = self._classes.groups, self._classes.a_group
+        seen = np.stack([self._datasets[self._source[p]].classes[self._photo[p]] for p in photos])
+        seen = seen.astype(np.float32).reshape(groups, -1, seen.shape[1])
+        chosen = np.stack([draw_classes(group, count, rng) for group in seen])
+        found = self._datasets[0].class_captions(caption_rows(chosen.ravel(), rng))
+        arrays = (found.hidden, found.piece_mask, found.word_pieces)
+        return NamedClasses(
+            tuple(as_tensor(array) for array in arrays),
+            torch.from_numpy(np.take_along_axis(seen, chosen[:, None], 2)),
         )
 
 

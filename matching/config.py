@@ -144,6 +144,9 @@ class Training:
     # photos of other groups: as good as random ones, which is what the paper counts.
     gate_hard: float = 1.0
     swap_weight: float = 0.0  # the caption above its version with one wrong word (matching.swaps)
+    # Photos near the names of the classes that the published classifier sees in them.
+    class_weight: float = 0.0
+    classes_a_group: int = 96  # half of them as the photos suggest, half at random
     mmd_weight: float = 0.0  # DivE
     diversity_weight: float = 0.0  # DivE
     validation_shortlist: int = 50  # photos and captions that a pair scorer ranks on `val`

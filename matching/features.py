@@ -2,8 +2,10 @@
 
 A feature folder holds `dataset.json` (photos, splits, captions and what they were made from),
 `regions-00000.npy` ... (photos x R x channels, fp16), `pieces-00000.npz` ... (hidden states of
-the WordPieces, fp16) and, if asked for, `swaps-00000.npz` ... (the same of a wrong version of each
-training caption). A shard is written whole or not at all, so a killed run goes on where it was.
+the WordPieces, fp16). If asked for, also `swaps-00000.npz` ... (the same of a wrong version of each
+training caption), and `classes-00000.npy` ... with `class-captions.npz` (what the published
+classifier sees in each photo, and its classes by name). A shard is written whole or not at all, so
+a killed run goes on where it was.
 """
 
 from __future__ import annotations
@@ -75,6 +77,25 @@ def region_shard(folder: Path, index: int) -> Path:
 
 def swap_shard(folder: Path, index: int) -> Path:
     return folder / f"swaps-{index:05d}.npz"
+
+
+def class_shard(folder: Path, index: int) -> Path:
+    return folder / f"classes-{index:05d}.npy"
+
+
+def class_captions_file(folder: Path) -> Path:
+    return folder / "class-captions.npz"
+
+
+def load_classes(folder: Path, shards: int) -> np.ndarray:
+    """Log-probabilities of the published classifier: (photos, classes) fp16."""
+    try:
+        return np.concatenate([np.load(class_shard(folder, i)) for i in range(shards)])
+    except (FileNotFoundError, ValueError) as error:
+        raise ValueError(
+            f"{folder} holds no classes of its photos ({error}): run python -m "
+            "matching.photo_classes on the maps, then python -m matching.prepare --maps --classes",
+        ) from None
 
 
 def piece_shard(folder: Path, index: int) -> Path:
@@ -188,6 +209,19 @@ class Features:
         return CaptionFeatures.padded(
             [self._swaps[c // CAPTIONS_PER_SHARD].of(c % CAPTIONS_PER_SHARD) for c in captions]
         )
+
+    @cached_property
+    def classes(self) -> np.ndarray:
+        """Log-probabilities of the published classifier: (photos, classes) fp16."""
+        return load_classes(self.folder, len(self._regions))
+
+    @cached_property
+    def _class_captions(self) -> Pieces:
+        return _load_pieces(class_captions_file(self.folder))
+
+    def class_captions(self, rows: np.ndarray) -> CaptionFeatures:
+        """Hidden states of captions that name classes, numbered as matching.class_names does."""
+        return CaptionFeatures.padded([self._class_captions.of(row) for row in rows.tolist()])
 
 
 @dataclass(frozen=True)

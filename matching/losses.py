@@ -133,3 +133,17 @@ def swapped(true: Tensor, wrong: Tensor, wrong_gates: Tensor | None) -> Tensor:
     if wrong_gates is not None:
         loss = loss - 0.5 * torch.log1p(-wrong_gates.clamp(max=1 - 1e-6)).mean()
     return loss
+
+
+def agreement(scores: Tensor, log_probabilities: Tensor) -> Tensor:
+    """Scores as sure of each class as a classifier is, in both directions.
+
+    By photo: which of the classes it shows. By class: which of the photos show it, p(photo | class)
+    being p(class | photo) shared out among the photos; a class that no photo shows counts little.
+    scores: (..., photos, classes), on the scale of logits; log_probabilities, of the same shape:
+    of each class in a photo.
+    """
+    by_photo = (log_probabilities.softmax(-1) * -scores.log_softmax(-1)).sum(-1)
+    by_class = (log_probabilities.softmax(-2) * -scores.log_softmax(-2)).sum(-2)
+    shown = log_probabilities.exp().sum(-2).clamp(max=1)
+    return (by_photo.mean() + (shown * by_class).sum() / shown.sum().clamp_min(1e-6)) / 2

@@ -9,14 +9,19 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 
 import numpy as np
 
 from matching.captions import read_captions
 from matching.command import run_command
-from matching.features import PHOTOS_PER_SHARD, DatasetDescription, begin_folder
+from matching.features import (
+    PHOTOS_PER_SHARD,
+    DatasetDescription,
+    begin_folder,
+    load_classes,
+)
 from matching.files import sha256_of
 from matching.models.backbones import backbone_sha256
 from matching.models.image_backbone import ImageBackbone, LowerImageBackbone
@@ -66,6 +71,11 @@ class LowerMaps:
     @property
     def has_mirrored(self) -> bool:
         return "mirrored" in self._views
+
+    @cached_property
+    def classes(self) -> np.ndarray:
+        """Log-probabilities of the published classifier: (photos, classes) fp16."""
+        return load_classes(self.folder, self.shards)
 
     def maps(self, photos: np.ndarray, mirrored: np.ndarray) -> np.ndarray:
         """photos (B,), mirrored (B,) bool -> (B, C, H, W) fp16."""

@@ -18,17 +18,21 @@ import torch
 from tqdm import tqdm
 
 from matching.captions import CaptionedPhoto, read_captions
+from matching.class_names import class_captions
 from matching.command import run_command
 from matching.features import (
     CAPTIONS_PER_SHARD,
+    PHOTOS_PER_SHARD,
     DatasetDescription,
     Pieces,
     begin_folder,
+    class_captions_file,
+    class_shard,
     piece_shard,
     region_shard,
     swap_shard,
 )
-from matching.files import sha256_of
+from matching.files import sha256_of, write_array
 from matching.lower_maps import LowerMaps, map_shard
 from matching.models.backbones import Backbones
 from matching.models.image_backbone import UpperImageBackbone
@@ -50,11 +54,15 @@ def prepare(
     backbones: Path | None = None,
     swaps: bool = False,
     maps: Path | None = None,
+    classes: bool = False,
 ) -> DatasetDescription:
     """Makes or completes the feature folder `out`, with tuned backbones if a folder is given.
 
-    With a folder of maps (python -m matching.lower_maps) the photos are not read again.
+    With a folder of maps (python -m matching.lower_maps) the photos are not read again; what the
+    published classifier sees in them (python -m matching.photo_classes) can then be taken along.
     """
+    if classes and maps is None:
+        raise ValueError("--classes are taken from a folder of maps: give --maps, too")
     networks = Backbones.load(backbones)
     description = DatasetDescription(
         sha256_of(captions_file),
@@ -70,6 +78,8 @@ def prepare(
         if networks.views != ONE_VIEW:
             raise ValueError("--maps are of one view: leave it out for backbones of several views")
         lower = _same_maps(maps, description)
+        if classes:
+            _prepare_classes(networks.text, lower, out)
         upper = UpperImageBackbone(networks.image)
         write_shards_of_maps(upper, partial(map_shard, lower.folder, "plain"), lower.shards, shard)
         return description
@@ -83,6 +93,19 @@ def _same_maps(folder: Path, description: DatasetDescription) -> LowerMaps:
     if lower.captions_sha256 != description.captions_sha256:
         raise ValueError(f"{folder} was made from other captions: give the maps of this data set")
     return lower
+
+
+def _prepare_classes(backbone: LowerTextBackbone, maps: LowerMaps, out: Path) -> None:
+    """The classes of each photo, and the hidden states of captions that name them."""
+    for index in range(maps.shards):
+        path = class_shard(out, index)
+        if not path.exists():
+            rows = slice(index * PHOTOS_PER_SHARD, (index + 1) * PHOTOS_PER_SHARD)
+            write_array(path, maps.classes[rows])
+    path = class_captions_file(out)
+    if not path.exists():
+        reader = CaptionReader(backbone_folder() / "tokenizer.json")
+        _caption_pieces(backbone, reader, class_captions()).write(path)
 
 
 def _prepare_captions(backbone: LowerTextBackbone, photos: list[CaptionedPhoto], out: Path) -> None:
@@ -157,6 +180,12 @@ def main(argv: list[str] | None = None) -> int:
         type=Path,
         help="folder of python -m matching.lower_maps for this data set: saves half of the time",
     )
+    parser.add_argument(
+        "--classes",
+        action="store_true",
+        help="with --maps, also what python -m matching.photo_classes left there, for "
+        "--class-weight of matching.train",
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     arguments = parser.parse_args(argv)
     description = prepare(
@@ -166,6 +195,7 @@ def main(argv: list[str] | None = None) -> int:
         arguments.backbones,
         arguments.swaps,
         arguments.maps,
+        arguments.classes,
     )
     summary = {
         "out": str(arguments.out),

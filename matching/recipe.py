@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from matching.batches import (
     Batch,
+    NamedClasses,
     Samples,
     SwappedCaptions,
     TrainingSet,
@@ -32,6 +33,7 @@ from matching.config import Training
 from matching.datasets import Dataset
 from matching.encode_features import Matcher, SplitMembers, encode_split, grid_scorer
 from matching.losses import (
+    agreement,
     binary,
     contrastive,
     hinge_has_collapsed,
@@ -93,7 +95,10 @@ class SystemRecipe:
             steps = self._confusable_steps(samples, order, lengths, rng)
         else:
             steps = batches_of_like_length(order, lengths, config.groups * config.group_size, rng)
-        return made_ahead(partial(self._data.batch, samples, s) for s in steps[first_step:])
+        return made_ahead(
+            partial(self._data.batch, samples, steps[i], [config.seed, epoch, i])
+            for i in range(first_step, len(steps))
+        )
 
     def _confusable_steps(
         self,
@@ -123,9 +128,9 @@ class SystemRecipe:
         if config.word_drop:
             captions = self._inputs.augmented(captions, config.word_drop)
         if self._embeds:
-            scores, terms = self._embedded_scores(regions, region_mask, captions)
+            scores, terms = self._embedded_scores(regions, region_mask, captions, batch.classes)
         else:
-            scores, terms = self._pair_scores(regions, region_mask, captions, batch.swaps)
+            scores, terms = self._pair_scores(regions, region_mask, captions, batch)
         hardest = config.hardest and epoch >= config.all_negatives_epochs
         return terms + score_loss(scores, config, hardest, self._scale())
 
@@ -156,6 +161,7 @@ class SystemRecipe:
         regions: Tensor,
         region_mask: Tensor | None,
         captions: tuple[Tensor, ...],
+        classes: NamedClasses | None,
     ) -> tuple[Tensor, Tensor | float]:
         config, model = self._config, self.model
         terms: Tensor | float = 0.0
@@ -170,17 +176,28 @@ class SystemRecipe:
         else:
             photos = model.embed_photos(regions, region_mask)
             texts = model.embed_captions(*captions)
-        grouped = self._grouped(photos), self._grouped(texts, config.captions_a_photo)
-        return model.similarity(*grouped), terms
+        photos = self._grouped(photos)
+        if classes is not None:
+            names = self._by_group(model.embed_captions(*classes.captions))
+            likeness = self._scale() * model.similarity(photos, names)
+            terms = terms + self._class_loss(likeness, classes)
+        return model.similarity(photos, self._grouped(texts, config.captions_a_photo)), terms
+
+    def _by_group(self, part: Tensor) -> Tensor:
+        """Of the classes of a step: (groups x K, ...) -> (groups, K, ...)."""
+        return part.unflatten(0, (self._config.groups, self._config.classes_a_group))
+
+    def _class_loss(self, likeness: Tensor, classes: NamedClasses) -> Tensor:
+        return self._config.class_weight * agreement(likeness, classes.log_probabilities)
 
     def _pair_scores(
         self,
         regions: Tensor,
         region_mask: Tensor | None,
         captions: tuple[Tensor, ...],
-        swaps: SwappedCaptions | None,
+        batch: Batch,
     ) -> tuple[Tensor, Tensor | float]:
-        config, model = self._config, self.model
+        config, model, swaps = self._config, self.model, batch.swaps
         photo_sides = model.photo_side(regions, region_mask)
         photos = self._grouped(photo_sides)
         sides, mask = model.caption_side(*captions)
@@ -204,6 +221,10 @@ class SystemRecipe:
             true = scores.logit.diagonal(dim1=-2, dim2=-1).flatten()[swaps.photos]
             own = photo_sides[swaps.photos], region_mask
             terms = terms + config.swap_weight * self._swap_loss(true, *own, swaps)
+        if batch.classes is not None:
+            names, mask = (self._by_group(t) for t in model.caption_side(*batch.classes.captions))
+            likeness = model(photos, names, mask, region_mask).logit
+            terms = terms + self._class_loss(likeness, batch.classes)
         return scores.logit, terms
 
     def _gates_across_groups(

@@ -22,7 +22,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 from matching.allocation import keep_freed_memory
-from matching.batches import TrainingSet
+from matching.batches import ClassDraw, TrainingSet
 from matching.caption_inputs import inputs_for
 from matching.checkpoint import Checkpoint, load_checkpoint, record_metrics
 from matching.command import run_command
@@ -62,7 +62,7 @@ class Job:
 def train(job: Job) -> list[dict[str, Any]]:
     """Trains to the end; the best checkpoint by `val` is in job.out. Returns the validations."""
     inputs = inputs_for(job.model_config, job.vocabulary)
-    data = TrainingSet(job.datasets, inputs, swaps=job.config.swap_weight > 0)
+    data = TrainingSet(job.datasets, inputs, job.config.swap_weight > 0, _classes(job))
     details: dict[str, Any] = {
         "training": dataclasses.asdict(job.config),
         "train_photos": len(data),
@@ -94,6 +94,17 @@ def train(job: Job) -> list[dict[str, Any]]:
     history = Trainer(recipe, job.config, job.run_folder, settings).run()
     _record(job, model, history)
     return history
+
+
+def _classes(job: Job) -> ClassDraw | None:
+    if not job.config.class_weight:
+        return None
+    if job.model_config.word_encoder != "minilm":
+        raise ValueError(
+            f"class_weight is {job.config.class_weight}, but names of classes are only there for "
+            f"the word encoder minilm, not {job.model_config.word_encoder}: set it to 0",
+        )
+    return ClassDraw(job.config.groups, job.config.classes_a_group)
 
 
 def _started_model(job: Job, embeddings: np.ndarray | None) -> nn.Module:

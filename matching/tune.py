@@ -1,7 +1,7 @@
 """python -m matching.tune: trains the upper part of both backbones together with stage 1.
 
-It starts from a stage 1 that was trained on the published backbones, and leaves tuned backbones and
-a stage 1 behind. Start it again after a kill and it goes on where it was.
+It starts from a stage 1 and the backbones it was trained on, published or tuned before, and leaves
+tuned backbones and a stage 1 behind. Start it again after a kill and it goes on where it was.
 """
 
 from __future__ import annotations
@@ -26,9 +26,15 @@ from matching.caption_inputs import drop_words
 from matching.checkpoint import Checkpoint, load_checkpoint, record_metrics, save_checkpoint
 from matching.command import run_command
 from matching.config import Training, add_flags, settings_from_flags
+from matching.losses import agreement
 from matching.lower_maps import LowerMaps
 from matching.metrics import evaluate_scores
-from matching.models.backbones import Backbones, save_backbones, tuned_parameters
+from matching.models.backbones import (
+    Backbones,
+    backbones_beside,
+    save_backbones,
+    tuned_parameters,
+)
 from matching.recipe import confusable_groups, score_loss
 from matching.training import Trainer
 from matching.tuning_set import TuningBatch, TuningSet, caption_tensors
@@ -150,7 +156,12 @@ class TuningRecipe:
             model.seen[batch.photos] = photos.detach()
         scale = model.stage1.log_scale.clamp(max=_LARGEST_SCALE).exp()
         scores = model.stage1.similarity(photos, captions)[None]
-        return score_loss(scores, config, config.hardest, scale)
+        loss = score_loss(scores, config, config.hardest, scale)
+        if batch.classes is not None:
+            names = model.embed_captions(*batch.classes.captions)
+            likeness = scale * model.stage1.similarity(photos, names)[None]
+            loss = loss + config.class_weight * agreement(likeness, batch.classes.log_probabilities)
+        return loss
 
     def warning(self, loss: float, epoch: int) -> str | None:
         return None
@@ -195,10 +206,13 @@ def tune(
     run_folder: Path,
 ) -> list[dict[str, Any]]:
     """Tunes to the end; the best weights by `val` are in `out`. Returns the validations."""
-    backbones = Backbones.published()
+    backbones = Backbones.load(backbones_beside(start.folder))
     if start.config["backbone_sha256"] != backbones.sha256:
-        raise ValueError(f"{start.folder} was not trained on the published backbones: give another")
-    data = TuningSet(folders)
+        raise ValueError(
+            f"{start.folder} was trained on other backbones than the published ones or those "
+            "beside it: give another",
+        )
+    data = TuningSet(folders, config.classes_a_group if config.class_weight else 0)
     details = {
         "training": dataclasses.asdict(config),
         "train_photos": len(data),

@@ -9,6 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from matching.batches import NamedClasses
+from matching.class_names import caption_rows, class_captions, draw_classes
 from matching.lower_maps import LowerMaps
 from matching.models.text_backbone import backbone_folder
 from matching.text import CaptionReader, caption_batch
@@ -20,6 +22,7 @@ class TuningBatch:
     maps: Tensor  # (B, C, H, W)
     piece_ids: Tensor  # (B x k, L); the captions of a photo stand together
     word_pieces: Tensor  # (B x k, N, L)
+    classes: NamedClasses | None
 
 
 @cache
@@ -35,13 +38,14 @@ def caption_tensors(texts: list[str]) -> tuple[Tensor, Tensor]:
 class TuningSet:
     """The train photos of one or more folders of maps as one list."""
 
-    def __init__(self, folders: list[LowerMaps]) -> None:
+    def __init__(self, folders: list[LowerMaps], classes_a_step: int = 0) -> None:
         if len({folder.backbone_sha256 for folder in folders}) > 1:
             raise ValueError(
                 "the maps were made with different lower backbones: run python -m "
                 "matching.lower_maps for each again",
             )
         self._folders = folders
+        self._classes_a_step = classes_a_step
         self._mirrors = all(folder.has_mirrored for folder in folders)
         self._places = [
             (folder, int(photo))
@@ -70,4 +74,13 @@ class TuningSet:
             torch.from_numpy(np.concatenate(maps)).float(),
             piece_ids,
             word_pieces,
+            self._named_classes(members, rng) if self._classes_a_step else None,
         )
+
+    def _named_classes(self, members: np.ndarray, rng: np.random.Generator) -> NamedClasses:
+        places = (self._places[member] for member in members.tolist())
+        seen = np.stack([folder.classes[photo] for folder, photo in places]).astype(np.float32)
+        chosen = draw_classes(seen, self._classes_a_step, rng)
+        names = class_captions()
+        tensors = caption_tensors([names[row] for row in caption_rows(chosen, rng).tolist()])
+        return NamedClasses(tensors, torch.from_numpy(seen[None, :, chosen]))

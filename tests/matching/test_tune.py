@@ -118,5 +118,5 @@ def test_backbones_that_do_not_fit_are_named(tmp_path):
 def test_a_stage1_of_other_backbones_is_refused(data, tmp_path):
     start = load_checkpoint(data / "start")
     start.config["backbone_sha256"] = "other"
-    with pytest.raises(ValueError, match="published backbones"):
+    with pytest.raises(ValueError, match="trained on other backbones"):
         tune(start, [LowerMaps(data / "maps")], CONFIG, tmp_path, tmp_path / "run")
