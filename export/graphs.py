@@ -19,7 +19,7 @@ from matching.models.text_backbone import backbone_folder
 from matching.models.vse_infinity import VseInfinity
 from matching.text import CaptionReader, caption_batch
 
-DEFAULT_CHECKPOINT = Path("checkpoints/small")
+DEFAULT_CHECKPOINT = Path("checkpoints/standard")
 _SENTENCES = (
     "skateboarder",  # first: a caption alone is then of one word
     "a dog in the snow",

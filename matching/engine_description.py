@@ -11,7 +11,7 @@ from matching.contract import FORMAT_VERSION, PAIR_OUTPUTS, GraphSpec, graphs
 from matching.files import read_json, sha256_of, write_json
 from matching.image import NUM_REGIONS
 
-DEFAULT_ENGINE = Path("engines/small")  # from the project's folder; every command starts with it
+DEFAULT_ENGINE = Path("engines/standard")  # from the project's folder; every command starts with it
 _REMEDY = "make it again with python -m export.build_onnx"
 
 

@@ -198,7 +198,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m matching.faithfulness", description=__doc__)
     add_test_flags(parser)
     parser.add_argument("--input-pairs", type=int, default=100, help="of them, for hiding inputs")
-    parser.add_argument("--scorer", type=Path, default=Path("checkpoints/small/camp"))
+    parser.add_argument("--scorer", type=Path, default=Path("checkpoints/standard/camp"))
     parser.add_argument("--engine", type=Path, default=DEFAULT_ENGINE, help="of the scorer")
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS), help="of hiding")
     parser.add_argument("--json", action="store_true", help="print one JSON document")

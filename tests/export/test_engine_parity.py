@@ -97,6 +97,7 @@ def test_the_engine_is_small():
     ("name", "stage1", "scorer"),
     [
         ("large", "large/vse_infinity", "large/camp"),
+        ("small", "small/vse_infinity", "small/camp"),
         ("default", "default/vse_infinity", "default/camp"),
         ("dive", "default/dive", "default/camp"),
         ("mmca", "default/mmca", "default/mmca"),

@@ -87,7 +87,7 @@ def test_the_shipped_maps_tell_the_truth(tmp_path, capsys):
     photos = [CaptionedPhoto(item.path, "test", item.captions) for item in items]
     write_captions(tmp_path / "captions.jsonl", photos)
     arguments = ["--captions", str(tmp_path / "captions.jsonl"), "--photos", str(gallery)]
-    arguments += ["--scorer", str(ROOT / "checkpoints/small/camp"), "--pairs", "24"]
+    arguments += ["--scorer", str(ROOT / "checkpoints/standard/camp"), "--pairs", "24"]
     arguments += ["--engine", str(ROOT / DEFAULT_ENGINE), "--ways", "sets", "--json"]
     main(arguments)
     document = json.loads(capsys.readouterr().out)
