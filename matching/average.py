@@ -31,7 +31,10 @@ _OF_THE_FILES = ("format_version", "system", "model", "weights_sha256", "ranking
 
 
 def average(before: Path, after: Path, share: float, out: Path) -> None:
-    """Writes out/SYSTEM, `share` of the way from `before` to `after`, with backbones."""
+    """Writes out/SYSTEM, `share` of the way from `before` to `after`.
+
+    For a stage 1 also out/backbones.
+    """
     if not 0 <= share <= 1:
         raise ValueError(f"--share is {share}: it must be from 0 (before) to 1 (after)")
     one, other = ends = [load_checkpoint(folder) for folder in (before, after)]
@@ -45,7 +48,8 @@ def average(before: Path, after: Path, share: float, out: Path) -> None:
     if can_be(one.model, "stage1"):
         details["backbone_sha256"] = _average_backbones(ends, share, out / "backbones")
     weights = _between(one.model.state_dict(), other.model.state_dict(), share)
-    save_checkpoint(out / one.system, one.system, weights, one.model.config, details)
+    settings, words = one.model.config, other.vocabulary
+    save_checkpoint(out / one.system, one.system, weights, settings, details, words)
 
 
 def _average_backbones(ends: list[Checkpoint], share: float, out: Path) -> str:
