@@ -1,5 +1,7 @@
 """Between two checkpoints: the ends are the ends, and only what belongs together is averaged."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -9,6 +11,7 @@ from matching.config import CampConfig, VseInfinityConfig
 from matching.files import read_json
 from matching.models.backbones import Backbones, save_backbones, tuned_parameters
 from matching.systems import make_system
+from matching.vocabulary import Vocabulary
 
 STAGE1 = VseInfinityConfig(dimension=16, hidden=16)
 SCORER = CampConfig(dimension=16, hidden=16, key_dimension=8)
@@ -68,6 +71,16 @@ def test_a_scorer_stays_behind_the_second_one(tmp_path):
     assert found.config["backbone_sha256"] == "backbones 1"
     assert "rankings" not in found.config  # chosen anew: the scores are others
     assert not (tmp_path / "out" / "backbones").exists()
+
+
+def test_words_of_a_vocabulary_go_along(tmp_path):
+    words = Vocabulary.build(["a dog in the snow"] * 5, with_mask=True)
+    config = replace(SCORER, word_encoder="bigru", vocabulary_size=len(words), word_dimension=8)
+    state = make_system("camp", config).state_dict()
+    for name in ("one", "other"):
+        save_checkpoint(tmp_path / name, "camp", state, config, {}, words)
+    average(tmp_path / "one", tmp_path / "other", 0.5, tmp_path / "out")
+    assert load_checkpoint(tmp_path / "out" / "camp").vocabulary is not None
 
 
 def test_what_does_not_belong_together_is_named(ends, tmp_path):
