@@ -28,6 +28,7 @@ class Explanation:
     score: float
     probability: float
     stage1_score: float
+    popularity: float  # of photo and caption together: what stage1_score is lowered by
     word_attention: np.ndarray | None  # (N, R): where each word looks; rows sum to 1
     # `words`, or `regions` if only regions look: word_attention is then made from theirs.
     attention_of: str | None
@@ -45,6 +46,7 @@ class Explanation:
             "score": self.score,
             "probability": self.probability,
             "stage1_score": self.stage1_score,
+            "popularity": self.popularity,
             "word_gates": rounded(self.word_gates),
             "region_gates": rounded(self.region_gates),
             "attention_of": self.attention_of,
@@ -64,13 +66,16 @@ def explain(engine: Engine, photo: EncodedPhoto, text: str) -> Explanation:
     embeddings, sides = engine.encode_captions([caption])
     pair = engine.explain_pair(photo.side, sides[0])
     stage1 = float(engine.similarity(photo.embedding[None], embeddings)[0, 0])
-    score = engine.ranking.scores(np.array([pair.logit]), np.float32(stage1))
+    of_photo = engine.popularity.of_photos(photo.embedding[None])
+    popularity = float((of_photo + engine.popularity.of_captions(embeddings))[0])
+    score = engine.ranking.scores(np.array([pair.logit]), np.float32(stage1 - popularity))
     return Explanation(
         caption,
         pair.logit,
         float(score[0]),
         float(engine.ranking.probabilities(score)[0]),
         stage1,
+        popularity,
         _word_attention(pair),
         attention_of(engine),
         pair.word_gates,

@@ -76,6 +76,7 @@ class Retriever:
         self.engine, self.gallery = engine, gallery
         self._scorer = engine.description.scorer.title
         self._caption_sides: dict[int, np.ndarray] = {}
+        self._popularity = engine.popularity.of_photos(gallery.embeddings)
 
     def find_photos(self, text: str, count: int, rerank: bool = True) -> Found:
         """Photos for a caption."""
@@ -91,7 +92,9 @@ class Retriever:
             with timing.measure(self._scorer):
                 captions, mask = pad_captions(sides)
                 logits = self.engine.score_grid(self.gallery.sides(listed), captions, mask)[0]
-                scores = self.engine.ranking.scores(logits[:, 0], stage1[listed])
+                popularity = self.engine.popularity.of_captions(embeddings)
+                similarities = stage1[listed] - self._popularity[listed] - popularity
+                scores = self.engine.ranking.scores(logits[:, 0], similarities)
                 order = np.argsort(-scores, kind="stable")
         rows = [
             (listed[place], stage1[listed[place]], place, None if scores is None else scores[place])
@@ -122,7 +125,11 @@ class Retriever:
             with timing.measure(self._scorer):
                 captions, mask = pad_captions(self._sides_of_captions(listed))
                 logits = self.engine.score_grid(query.side[None], captions, mask)[0]
-                scores = self.engine.ranking.scores(logits[0], stage1[listed])
+                popularity = self.engine.popularity.of_photos(query.embedding[None])
+                popularity = popularity + self.engine.popularity.of_captions(
+                    self.gallery.caption_embeddings[listed]
+                )
+                scores = self.engine.ranking.scores(logits[0], stage1[listed] - popularity)
                 order = np.argsort(-scores, kind="stable")
         matches = []
         for rank, place in enumerate(order[:count].tolist(), 1):

@@ -108,10 +108,17 @@ def lens(
         "numbers": (
             f"probability {100 * explanation.probability:.1f} % · score {explanation.score:.2f} = "
             f"{scorer} {explanation.logit:.2f} + {engine.ranking.stage1_weight:g} × "
-            f"stage 1 {explanation.stage1_score:.3f}"
+            f"{_stage1(engine, explanation)}"
         ),
         "credit": credit,
     }
+
+
+def _stage1(engine: Engine, explanation: Explanation) -> str:
+    similarity = f"stage 1 {explanation.stage1_score:.3f}"
+    if not engine.popularity:
+        return similarity
+    return f"({similarity} − popularity {explanation.popularity:.3f})"
 
 
 def _words(explanation: Explanation) -> list[dict[str, Any]]:

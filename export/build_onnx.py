@@ -31,6 +31,7 @@ from matching.engine_description import (
 from matching.files import sha256_of
 from matching.image import NUM_REGIONS
 from matching.models.text_backbone import backbone_folder
+from matching.popularity import POPULARITY_FILE
 from matching.similarity import Similarity
 
 OPSET = 20
@@ -118,7 +119,11 @@ def build_engine(
             for file in save_sharded(export_graph(graphs, graph), folder, graph.name)
         ]
         shutil.copyfile(backbone_folder() / "tokenizer.json", folder / "tokenizer.json")
-        description = describe(graphs, folder, [*files, "tokenizer.json"], name)
+        files.append("tokenizer.json")
+        if graphs.stage1.popularity:
+            graphs.stage1.popularity.write(folder / POPULARITY_FILE)
+            files.append(POPULARITY_FILE)
+        description = describe(graphs, folder, files, name)
         if share_with is not None:
             description = _shared(description, folder, share_with, engine)
         description.write(folder)

@@ -113,7 +113,9 @@ def score_pairs(engine: Engine, pairs: list[AttributePair], source: PhotoSource)
         if engine.has_gates:
             gates[row] = found[1][0, :, pair.swap.word]
         other[row] = engine.score_grid(photos[row - 1][1], captions, mask, ("logit",))[0][0]
-    final = engine.ranking.scores(scorer, stage1)
+    # The popularity of the photo is the same for both captions.
+    popularity = engine.popularity.of_captions(embeddings).reshape(stage1.shape)
+    final = engine.ranking.scores(scorer, stage1 - popularity)
     return PairNumbers(stage1, scorer, final, other, gates if engine.has_gates else None)
 
 

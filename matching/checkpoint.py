@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from matching.config import settings_from
 from matching.files import read_json, write_json
+from matching.popularity import Popularity
 from matching.ranking import Ranking
 from matching.systems import SYSTEMS, can_be, make_system
 from matching.vocabulary import Vocabulary
@@ -36,6 +37,7 @@ class Checkpoint:
     config: dict[str, Any]  # the whole config.json
     sha256: str  # of the bytes of model.safetensors, in one file or in parts
     vocabulary: Vocabulary | None = None
+    popularity: Popularity = Popularity.none()  # of a stage 1
 
 
 def save_checkpoint(
@@ -87,7 +89,8 @@ def load_checkpoint(folder: Path, role: str | None = None) -> Checkpoint:
     settings = settings_from(SYSTEMS[found[1]][1], config["model"], f"{folder}/config.json")
     model = make_system(found[1], settings)
     # A checkpoint of python -m matching.views has the weights of another one.
-    weights = folder / config.get("weights_in", ".") / _WEIGHTS
+    kept_in = folder / config.get("weights_in", ".")
+    weights = kept_in / _WEIGHTS
     content = read_parts(weights)
     sha256 = hashlib.sha256(content).hexdigest()
     model.load_state_dict(_read_weights(weights, content, model))
@@ -107,6 +110,7 @@ def load_checkpoint(folder: Path, role: str | None = None) -> Checkpoint:
         config,
         sha256,
         _read_vocabulary(folder, settings),
+        Popularity.beside(kept_in, sha256),
     )
 
 

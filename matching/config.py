@@ -60,7 +60,10 @@ class CampConfig(EncoderConfig):
     fusion: str = "add"  # `add`, `concat`, `product`; `none`: aggregate the messages themselves
     residual: bool = True
     aggregation: str = "attention"  # 1 x d, /sqrt(d); `mlp` (release: 2 layers, 4 heads), `mean`
-    score: str = "mlp_sum"  # MLP(v* + t*); `mlp_concat` MLP([v*; t*]); `cosine`
+    # MLP(v* + t*); `mlp_agreement`: that and how far regions and words agree with their messages
+    # (the logits of the gates, weighted as the aggregation weights); `mlp_concat` MLP([v*; t*]);
+    # `cosine`.
+    score: str = "mlp_sum"
     normalise_features: bool = (
         True  # v and t of length sqrt(d); the release leaves them as they are
     )

@@ -12,6 +12,7 @@ from matching.caption_inputs import CaptionInputs, as_tensor, caption_tensors, i
 from matching.checkpoint import Checkpoint
 from matching.datasets import Dataset
 from matching.encoded import Encoded, GridScores, ScoreGrid
+from matching.popularity import Popularity
 from matching.similarity import Similarity
 
 _AT_ONCE = 128
@@ -23,11 +24,12 @@ class Matcher:
 
     model: nn.Module
     inputs: CaptionInputs
+    popularity: Popularity = Popularity.none()  # of a stage 1
 
     @staticmethod
     def of(checkpoint: Checkpoint) -> Matcher:
         inputs = inputs_for(checkpoint.model.config, checkpoint.vocabulary)
-        return Matcher(checkpoint.model, inputs)
+        return Matcher(checkpoint.model, inputs, checkpoint.popularity)
 
 
 @dataclass(frozen=True)
@@ -91,6 +93,7 @@ def encode_split(
         caption_sides=caption_sides or None,
         photo_of_caption=members.photo_of_caption,
         similarity=Similarity(**stage1.model.similarity_settings()),
+        popularity=stage1.popularity,
     )
 
 

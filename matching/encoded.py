@@ -19,6 +19,7 @@ from matching.metrics import (
     folds_of,
     shortlist,
 )
+from matching.popularity import Popularity
 
 SHORTLIST = 100
 
@@ -41,6 +42,7 @@ class Encoded:
     caption_sides: list[np.ndarray] | None  # C arrays (X + N, S), each of its own length
     photo_of_caption: np.ndarray  # (C,)
     similarity: Similarity = dot_products
+    popularity: Popularity = Popularity.none()
 
     def __post_init__(self) -> None:
         photos, captions = len(self.photo_embeddings), len(self.caption_embeddings)
@@ -67,6 +69,13 @@ class Encoded:
         return np.asarray(similarities, np.float32)
 
     @cached_property
+    def less_popularity(self) -> np.ndarray:
+        """The similarities of stage 1 as the final score takes them: (P, C) float32."""
+        photos = self.popularity.of_photos(self.photo_embeddings)
+        captions = self.popularity.of_captions(self.caption_embeddings)
+        return self.stage1 - photos[:, None] - captions
+
+    @cached_property
     def stage1_ranks(self) -> tuple[np.ndarray, np.ndarray]:
         """Ranks of stage 1 alone for photos (P,) and for captions (C,)."""
         return direction_ranks(self.stage1, self.stage1, self.photo_of_caption)
@@ -81,6 +90,7 @@ class Encoded:
                 [self.caption_sides[c] for c in fold.captions] if self.has_sides else None,
                 fold.photo_of_caption,
                 self.similarity,
+                self.popularity,
             )
             for fold in folds_of(self.photo_of_caption, len(self.photo_embeddings), count)
         ]

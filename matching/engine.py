@@ -13,6 +13,7 @@ import onnxruntime
 from matching.contract import GRAPH_NAMES
 from matching.engine_description import EngineDescription, EngineError
 from matching.image import pixel_batch
+from matching.popularity import POPULARITY_FILE, Popularity
 from matching.ranking import Ranking
 from matching.similarity import Similarity
 from matching.text import Caption, CaptionReader, caption_batch
@@ -51,6 +52,7 @@ class Engine:
         self.outputs = self.description.scorer.outputs
         self.ranking = Ranking(**self.description.ranking)
         self.similarity = Similarity(**self.description.stage1.similarity)
+        self.popularity = self._read_popularity()
         began = time.perf_counter()
         self._sessions = {
             name: _open_graph(folder, self.description.path(folder, f"{name}.onnx"), backend)
@@ -62,6 +64,11 @@ class Engine:
             self.captions = CaptionReader(self.description.path(folder, "tokenizer.json"))
         except Exception as error:  # the tokenizers package raises plain Exception
             raise EngineError(f"{folder}/tokenizer.json cannot be read ({error})") from None
+
+    def _read_popularity(self) -> Popularity:
+        if not self.description.has(POPULARITY_FILE):
+            return Popularity.none()
+        return Popularity.read(self.description.path(self.folder, POPULARITY_FILE))
 
     @property
     def name(self) -> str:

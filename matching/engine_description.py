@@ -71,6 +71,10 @@ class EngineDescription:
     def graphs(self) -> tuple[GraphSpec, ...]:
         return graphs(self.scorer.extra_positions, self.scorer.outputs)
 
+    def has(self, name: str) -> bool:
+        """Whether a file of that name belongs to the engine."""
+        return any(Path(file).name == name for file in self.files)
+
     def path(self, folder: Path, name: str) -> Path:
         """Where a file of the engine lies: in its folder, or in the one it shares it with."""
         for file in self.files:

@@ -51,6 +51,7 @@ def encode_with_engine(
         caption_sides,
         np.array(owners),
         engine.similarity,
+        engine.popularity,
     )
 
 
@@ -192,7 +193,14 @@ def table_of(document: dict[str, Any]) -> str:
 
 
 def _rows(document: dict[str, Any], indent: str) -> list[str]:
-    names = ("stage1", "rerank", "rerank_scorer_alone", "scorer_over_everything", "ensemble")
+    names = (
+        "stage1",
+        "stage1_less_popularity",
+        "rerank",
+        "rerank_scorer_alone",
+        "scorer_over_everything",
+        "ensemble",
+    )
     lines = []
     for name in (n for n in names if n in document):
         cells = [

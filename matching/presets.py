@@ -52,6 +52,16 @@ _CAMP_SWAPS = {
     "gate_positive": 2.0,
     "gate_hard": 0.3,
 }
+# From there, with gates further apart.
+_CAMP_AGREEMENT = {
+    **_CAMP_SWAPS,
+    "start": "checkpoint",
+    "learning_rate": 3e-4,
+    "backbone_learning_rate": 1e-4,
+    "gate_weight": 2.0,
+    "gate_positive": 1.8,
+    "gate_hard": 0.1,
+}
 _RANKED = {**_SCORER, "contrastive_weight": 0.0, "ranking_weight": 1.0}
 _SET = {
     **_EMBEDDER,
@@ -98,9 +108,15 @@ PRESETS: dict[str, Preset] = {
     "camp": Preset("camp", "CAMP, form `fast`", {}, _CAMP),
     "camp_swaps": Preset(
         "camp",
-        "CAMP, form `fast`, also against wrong words: scorer of the engines",
+        "CAMP, form `fast`, also against wrong words",
         {},
         _CAMP_SWAPS,
+    ),
+    "camp_agreement": Preset(
+        "camp",
+        "camp_swaps trained on, with agreement in its score: scorer of the engines",
+        {"score": "mlp_agreement"},
+        _CAMP_AGREEMENT,
     ),
     "camp_paper": Preset("camp", "CAMP as the paper writes it", _PAPER_FORM, _CAMP),
     "camp_release": Preset("camp", "CAMP as the authors released it", _RELEASE_FORM, _CAMP),

@@ -1,6 +1,6 @@
 """The final score of two-stage ranking and the probability that is shown for it (torch-free).
 
-score = logit of the pair scorer + stage1_weight x stage-1 similarity
+score = logit of the pair scorer + stage1_weight x (stage-1 similarity - popularity)
 probability = sigmoid(slope x score + intercept)
 
 All three numbers are chosen on `val`.
@@ -24,6 +24,7 @@ class Ranking:
     intercept: float
 
     def scores(self, logits: np.ndarray, stage1: np.ndarray) -> np.ndarray:
+        """stage1: similarities less the popularity of photo and caption."""
         return logits.astype(np.float32) + np.float32(self.stage1_weight) * stage1
 
     def probabilities(self, scores: np.ndarray) -> np.ndarray:

@@ -47,7 +47,10 @@ def start_from_stage1(model: nn.Module, stage1: nn.Module, photo_embeddings: np.
 
 @torch.no_grad()
 def start_from_checkpoint(model: nn.Module, other: nn.Module) -> list[str]:
-    """Takes every weight of the other model that has the same name and shape; returns the rest."""
+    """Takes every weight of the other model that has the same name and shape; returns the rest.
+
+    Where CAMP's agreement joins a trained model, it counts in full from the first step.
+    """
     theirs = other.state_dict()
     missing = []
     for name, tensor in model.state_dict().items():
@@ -55,6 +58,8 @@ def start_from_checkpoint(model: nn.Module, other: nn.Module) -> list[str]:
             tensor.copy_(theirs[name])
         else:
             missing.append(name)
+            if name.endswith(".agreement_scale"):
+                tensor.fill_(1.0)
     return missing
 
 

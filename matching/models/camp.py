@@ -6,7 +6,8 @@ For regions v_i and words t_j (sections 3.1 to 3.4 of the paper), in the default
     gate       g_i = sigmoid(a v_i . m_i + b)
     fusion     f_i = relu(F g_i (v_i + m_i)) + v_i
     aggregate  v*  = sum_i softmax_i(q . f_i / sqrt(d)) f_i
-    score      MLP(v* + t*), the logit
+    score      MLP(v* + t*), the logit; with `mlp_agreement` also
+               + c sum_i softmax_i(q . f_i / sqrt(d)) (a v_i . m_i + b)
 
 and the same for words with the roles exchanged. Each line is a setting of CampConfig: the forms of
 the paper (elementwise gate) and of the authors' code (refined messages, [v; m], aggregation by an
@@ -39,7 +40,7 @@ from matching.models.camp_messages import (
     side_widths,
     split_side,
 )
-from matching.models.camp_passing import Passing, check_settings
+from matching.models.camp_passing import Passed, Passing, check_settings
 from matching.models.camp_plainly import score_plainly
 from matching.models.projection import l2_normalised
 from matching.models.scores import PairScores
@@ -144,19 +145,17 @@ class Camp(System):
         to_regions, to_words = message_weights(
             self.config, photo, caption, agreement, mask, region_mask
         )
-        v, region_gates = self._pass(
+        regions = self._pass(
             self.photo, photo, caption, to_regions, by_region(agreement), region_mask
-        )  # (..., C, P, D), (..., C, P, R)
-        t, word_gates = self._pass(
-            self.caption, caption, photo, to_words, by_word(agreement), mask
-        )  # (..., P, C, D), (..., P, C, N)
+        ).with_other_first()  # (..., P, C, ...)
+        words = self._pass(self.caption, caption, photo, to_words, by_word(agreement), mask)
         attention = to_regions.attention
         return PairScores(
-            self.logit_of(v.transpose(-2, -3), t),
+            self.logit_of(regions, words),
             to_words.attention,
             None if attention is None else attention.transpose(-3, -4),
-            word_gates,
-            None if region_gates is None else region_gates.transpose(-2, -3),
+            words.gates,
+            regions.gates,
         )
 
     def _pass(
@@ -167,45 +166,55 @@ class Camp(System):
         weights: Weights,
         agreement: Tensor,
         mask: Tensor | None,
-    ) -> tuple[Tensor, Tensor | None]:
-        """Messages to the positions S of A: the aggregate (..., B, A, D), gates (..., B, A, S).
+    ) -> Passed:
+        """Messages to the positions S of A.
 
         own: of A, other: of B; agreement (..., B, A, S, T), mask (..., A, S).
         """
         config = self.config
         if config.fusion == "none":
             messages = mix(weights.mixing, other.features)
-            return passing.aggregate(messages, None, None, mask), None
+            return Passed(passing.aggregate(messages, None, None, mask)[0])
         residual = own.features if config.residual else None
         visible = None if mask is None else mask[..., None, :, :]
-        gates = None
+        gates = gate_logits = None
         if config.gate == "scalar":
-            gates = passing.gate_logits((weights.mixing * agreement).sum(-1)).sigmoid()
+            gate_logits = passing.gate_logits((weights.mixing * agreement).sum(-1))
+            gates = gate_logits.sigmoid()
             gates = gates if visible is None else gates * visible
         if factors(config):
             messages = mix(weights.mixing, other.fused_message)
             fused = torch.relu(own.fused[..., None, :, :, :] + messages)
-            return passing.aggregate(fused, gates, residual, mask), gates
-        features, messages = own.features[..., None, :, :, :], mix(weights.mixing, other.features)
-        if config.gate != "elementwise":
+        else:
+            features = own.features[..., None, :, :, :]
+            messages = mix(weights.mixing, other.features)
+            if config.gate == "elementwise":
+                elements = (features * messages).sigmoid()  # (..., B, A, S, D)
+                fused = passing.fuse(features, messages, elements)
+                gates = elements.mean(-1) if visible is None else elements.mean(-1) * visible
+                return Passed(passing.aggregate(fused, None, residual, mask)[0], gates)
             fused = passing.fuse(features, messages, None)  # a scalar gate leaves relu and F
-            return passing.aggregate(fused, gates, residual, mask), gates
-        gates = (features * messages).sigmoid()  # (..., B, A, S, D)
-        fused = passing.fuse(features, messages, gates)
-        gates = gates.mean(-1) if visible is None else gates.mean(-1) * visible
-        return passing.aggregate(fused, None, residual, mask), gates
+        aggregate, shares = passing.aggregate(fused, gates, residual, mask)
+        agreed = config.score == "mlp_agreement"
+        return Passed(aggregate, gates, (shares * gate_logits).sum(-1) if agreed else None)
 
-    def logit_of(self, v: Tensor, t: Tensor) -> Tensor:
-        """v* and t* (..., D) of pairs -> (...)."""
+    def logit_of(self, photo: Passed, caption: Passed) -> Tensor:
+        """Of pairs: v* and t* (..., D), agreements (...) if the score has them -> (...)."""
+        v, t = photo.aggregate, caption.aggregate
         if self.config.score == "cosine":
             return (l2_normalised(v) * l2_normalised(t)).sum(-1)
         joined = torch.cat([v, t], dim=-1) if self.config.score == "mlp_concat" else v + t
-        return self.score(joined).squeeze(-1)
+        logit = self.score(joined).squeeze(-1)
+        if self.config.score != "mlp_agreement":
+            return logit
+        parts = ((self.photo, photo), (self.caption, caption))
+        return logit + sum(p.agreement_scale * passed.agreement for p, passed in parts)
 
     @staticmethod
     def _aggregate_alone(passing: Passing, features: Tensor, mask: Tensor | None) -> Tensor:
         """Without messages: (..., A, S, D) -> (..., A, D)."""
-        return passing.aggregate(features[..., None, :, :, :], None, None, mask).squeeze(-3)
+        alone, _ = passing.aggregate(features[..., None, :, :, :], None, None, mask)
+        return alone.squeeze(-3)
 
     def _logit_apart(
         self,
@@ -219,7 +228,7 @@ class Camp(System):
         if self.config.score == "cosine":
             return self.similarity(l2_normalised(v), l2_normalised(t))
         pairs = torch.broadcast_tensors(v[..., :, None, :], t[..., None, :, :])
-        return self.logit_of(*pairs)
+        return self.logit_of(*map(Passed, pairs))
 
     def embed_photos(self, regions: Tensor, region_mask: Tensor | None = None) -> Tensor:
         """regions (B, R, C) -> (B, D), unit length."""

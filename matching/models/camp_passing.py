@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +20,7 @@ _SETTINGS = {
     "gate": ("scalar", "elementwise", "none"),
     "fusion": ("add", "concat", "product", "none"),
     "aggregation": ("attention", "mlp", "mean"),
-    "score": ("mlp_sum", "mlp_concat", "cosine"),
+    "score": ("mlp_sum", "mlp_agreement", "mlp_concat", "cosine"),
 }
 
 
@@ -27,6 +28,12 @@ def check_settings(config: CampConfig) -> None:
     """Every setting is a known word. What comes after a missing stage has no effect."""
     for name, words in _SETTINGS.items():
         one_of(f"CAMP's {name}", getattr(config, name), words)
+    if config.score == "mlp_agreement" and not (fuses(config) and config.gate == "scalar"):
+        raise ValueError(
+            "CAMP's score is 'mlp_agreement', which adds up the logits of scalar gates: it needs "
+            f"messages, fusion and gate 'scalar', found {config.messages!r}, {config.fusion!r} and "
+            f"{config.gate!r}",
+        )
 
 
 def fuses(config: CampConfig) -> bool:
@@ -37,6 +44,23 @@ def fuses(config: CampConfig) -> bool:
 def masked_softmax(logits: Tensor, mask: Tensor | None) -> Tensor:
     """Over the last axis; mask broadcasts, None: everything takes part."""
     return (logits if mask is None else logits.masked_fill(~mask, MASKED)).softmax(-1)
+
+
+class Passed(NamedTuple):
+    """What is left of a modality A after messages from B."""
+
+    aggregate: Tensor  # (..., B, A, D)
+    gates: Tensor | None = None  # (..., B, A, S)
+    agreement: Tensor | None = None  # (..., B, A), for the score `mlp_agreement`
+
+    def with_other_first(self) -> Passed:
+        """(..., A, B, ...)."""
+        logits = self.agreement
+        return Passed(
+            self.aggregate.transpose(-2, -3),
+            None if self.gates is None else self.gates.transpose(-2, -3),
+            None if logits is None else logits.transpose(-1, -2),
+        )
 
 
 class Passing(nn.Module):
@@ -76,6 +100,10 @@ class Passing(nn.Module):
         if self.learned_gate:
             self.gate_scale = nn.Parameter(torch.tensor(10.0))
             self.gate_bias = nn.Parameter(torch.tensor(-2.0))
+        if config.score == "mlp_agreement":
+            # In a new model gates mean nothing yet, so they do not count: its score is the MLP's.
+            # matching.starting lets them count where they join a trained model.
+            self.agreement_scale = nn.Parameter(torch.tensor(0.0))
 
     def gate_logits(self, agreement: Tensor) -> Tensor:
         """agreement: v . m of each position, the scalar gate."""
@@ -112,12 +140,12 @@ class Passing(nn.Module):
         gates: Tensor | None,
         residual: Tensor | None,
         mask: Tensor | None,
-    ) -> Tensor:
-        """One vector of all positions g fused + residual.
+    ) -> tuple[Tensor, Tensor]:
+        """One vector of all positions g fused + residual, and what each position weighs in it.
 
         fused (..., B, A, S, D), gates (..., B, A, S) or None for 1, residual (..., A, S, D) or
-        None, mask (..., A, S) or None -> (..., B, A, D), where A has positions S (photos and
-        regions, say) and B is the other modality.
+        None, mask (..., A, S) or None -> (..., B, A, D) and (..., B, A, S), where A has positions
+        S (photos and regions, say) and B is the other modality.
         """
         weights = self._position_weights(fused, gates, residual, mask)
         gated = weights if gates is None else weights * gates
@@ -126,7 +154,7 @@ class Passing(nn.Module):
             plain = weights.transpose(-2, -3) @ residual  # (..., A, B, D)
             total = total + plain.transpose(-2, -3)
         # The release normalises what its MLP has aggregated.
-        return l2_normalised(total) if self.config.aggregation == "mlp" else total
+        return l2_normalised(total) if self.config.aggregation == "mlp" else total, weights
 
     def _position_weights(
         self,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from matching.models.camp_passing import Passing
+from matching.models.camp_passing import Passed, Passing
 from matching.models.projection import l2_normalised
 from matching.models.scores import PairScores
 
@@ -25,10 +25,9 @@ def score_plainly(camp: Camp, v: Tensor, t: Tensor) -> PairScores:
     regions, words = camp.photo, camp.caption
     region_messages, region_attention = _messages(regions, words, v, t)
     word_messages, word_attention = _messages(words, regions, t, v)
-    v_star, region_gates = _aggregate(regions, v, region_messages)
-    t_star, word_gates = _aggregate(words, t, word_messages)
-    logit = camp.logit_of(v_star, t_star)
-    return PairScores(logit, word_attention, region_attention, word_gates, region_gates)
+    photo, caption = _aggregate(regions, v, region_messages), _aggregate(words, t, word_messages)
+    logit = camp.logit_of(photo, caption)
+    return PairScores(logit, word_attention, region_attention, caption.gates, photo.gates)
 
 
 def _messages(
@@ -53,36 +52,41 @@ def _messages(
     return l2_normalised(refining @ messages), refining @ attention
 
 
-def _gates(passing: Passing, own: Tensor, messages: Tensor) -> Tensor | None:
+def _gate_logits(passing: Passing, own: Tensor, messages: Tensor) -> Tensor | None:
     """(P, S, D) for the elementwise gate, (P, S, 1) for the scalar one."""
     if passing.config.gate == "none":
         return None
     if passing.config.gate == "elementwise":
-        return (own * messages).sigmoid()
-    return passing.gate_logits((own * messages).sum(-1, keepdim=True)).sigmoid()
+        return own * messages
+    return passing.gate_logits((own * messages).sum(-1, keepdim=True))
 
 
-def _aggregate(
-    passing: Passing,
-    own: Tensor,
-    messages: Tensor | None,
-) -> tuple[Tensor, Tensor | None]:
-    """own, messages (P, S, D) -> one vector a photo (P, D), reported gates (P, S)."""
-    gates = None
+def _aggregate(passing: Passing, own: Tensor, messages: Tensor | None) -> Passed:
+    """own, messages (P, S, D) -> one vector a photo, reported gates (P, S), agreement (P,)."""
+    logits = None
     if messages is None:
         positions = own
     elif passing.config.fusion == "none":
         positions = messages
     else:
-        gates = _gates(passing, own, messages)
+        logits = _gate_logits(passing, own, messages)
+        gates = None if logits is None else logits.sigmoid()
         positions = passing.fuse(own, messages, gates)
         positions = positions + own if passing.config.residual else positions
-    reported = None if gates is None else gates.mean(-1)
+    vector, shares = _one_vector(passing, positions)
+    if logits is None:
+        return Passed(vector)
+    return Passed(vector, logits.sigmoid().mean(-1), (shares * logits.mean(-1)).sum(-1))
+
+
+def _one_vector(passing: Passing, positions: Tensor) -> tuple[Tensor, Tensor]:
+    """positions (P, S, D) -> (P, D), and what each position weighs in it (P, S)."""
     if passing.config.aggregation == "mean":
-        return positions.mean(-2), reported
+        return positions.mean(-2), torch.ones_like(positions[..., 0]) / positions.shape[-2]
     if passing.config.aggregation == "mlp":
         weights = passing.aggregation(positions).softmax(-2)  # (P, S, heads)
         heads = torch.einsum("psh,psd->phd", weights, positions)
-        return l2_normalised(heads.mean(-2)), reported
+        return l2_normalised(heads.mean(-2)), weights.mean(-1)
     logits = positions @ passing.aggregation / math.sqrt(passing.config.dimension)
-    return (logits.softmax(-1)[..., None] * positions).sum(-2), reported
+    weights = logits.softmax(-1)
+    return (weights[..., None] * positions).sum(-2), weights

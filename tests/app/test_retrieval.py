@@ -22,13 +22,29 @@ def test_ranks_follow_the_pair_scores(retriever):
     scores = {}
     for photo in by_stage1:
         pair = retriever.engine.explain_pair(retriever.gallery_photo(photo).side, sides[0])
-        scores[photo] = pair.logit + retriever.engine.ranking.stage1_weight * cosines[photo]
+        similarity = cosines[photo] - _popularity(retriever, photo, embedding[0])
+        scores[photo] = pair.logit + retriever.engine.ranking.stage1_weight * similarity
     best = sorted(by_stage1, key=lambda i: -scores[i])[:12]
     assert [m.photo for m in found.matches] == best
     for match in found.matches:
         assert match.score == pytest.approx(scores[match.photo], abs=2e-3)
         assert match.stage1_rank == by_stage1.index(match.photo) + 1
         assert 0 <= match.probability <= 1
+
+
+def _popularity(retriever, photo: int, caption: np.ndarray) -> float:
+    """By the equation, of photo and caption together."""
+    banks = retriever.engine.popularity
+    pairs = ((retriever.gallery.embeddings[photo], banks.captions), (caption, banks.photos))
+    return sum(0.7 * np.log(np.exp(30.0 * (bank @ one)).mean()) / 30.0 for one, bank in pairs)
+
+
+def test_photos_are_scored_alike_from_either_side(retriever):
+    query = retriever.gallery_photo(3)
+    for match in retriever.find_captions(query, 5).matches:
+        explanation = explain(retriever.engine, query, match.caption)
+        assert explanation.popularity > 0.05
+        assert explanation.score == pytest.approx(match.score, abs=2e-2)
 
 
 def test_stage_1_alone_is_sorted_by_cosine(retriever):

@@ -12,6 +12,7 @@ import torch
 from export import verify
 from export.graphs import DEFAULT_CHECKPOINT, TrainedGraphs
 from export.parity import SIZES, measure_parity
+from matching.checkpoint import load_checkpoint
 from matching.contract import PAIR_OUTPUTS, Axis
 from matching.contract import graphs as graph_specs
 from matching.engine import Engine
@@ -85,6 +86,14 @@ def test_verify_tells_apart(tmp_path, capsys):
     (other / "engine.json").write_text(json.dumps(description))
     with pytest.raises(ValueError, match="was not made from"):
         verify.main(["--checkpoint", str(CHECKPOINT), "--engine", str(other)])
+
+
+@pytest.mark.parametrize("name", ["standard", "large"])
+def test_the_engines_hold_the_banks_of_their_stage_1(name):
+    ours = load_checkpoint(ROOT / "checkpoints" / name / "vse_infinity").popularity
+    theirs = Engine(ROOT / "engines" / name, "cpu").popularity
+    assert ours.captions.shape == ours.photos.shape == (4000, 384)
+    assert (ours.captions == theirs.captions).all() and (ours.photos == theirs.photos).all()
 
 
 def test_the_engine_is_small():

@@ -48,6 +48,17 @@ MIXTURES = {
     "release, elementwise": {**_RELEASE, "gate": "elementwise"},
     "release, product, w/o gate": {**_RELEASE, "fusion": "product", "gate": "none"},
     "mean messages w/o fusion": {"messages": "mean", "fusion": "none", "aggregation": "mlp"},
+    "fast, agreement": {"score": "mlp_agreement"},
+    "refined, mlp aggregation, agreement": {
+        "messages": "refined",
+        "aggregation": "mlp",
+        "score": "mlp_agreement",
+    },
+    "fast, concat, mean aggregation, agreement": {
+        "fusion": "concat",
+        "aggregation": "mean",
+        "score": "mlp_agreement",
+    },
     "base model with an MLP": {"messages": "none", "score": "mlp_concat", "aggregation": "mlp"},
 }
 
@@ -58,8 +69,9 @@ def made(settings: dict, seed: int = 5, scale: float = 1.5) -> Camp:
     model = Camp(CampConfig(dimension=D, key_dimension=K, hidden=16, dropout=0.0, **settings))
     with torch.no_grad():
         for part in (model.photo, model.caption, getattr(model, "score", torch.nn.Identity())):
-            for parameter in part.parameters():
-                parameter.mul_(scale)
+            for name, parameter in part.named_parameters():
+                # New models have no agreement.
+                parameter.fill_(0.8) if name == "agreement_scale" else parameter.mul_(scale)
     return model.eval()
 
 
@@ -120,6 +132,14 @@ def messages_by_loops(config, weights, me, you, own, other):
     return refined, both
 
 
+def gate_logit_by_loops(config, weights, me, x, m):
+    """Of the scalar gate of one position."""
+    logit = dot(x, m)
+    if config.normalise_features and config.messages != "refined":
+        logit = weights[f"{me}.gate_scale"] * logit / D + weights[f"{me}.gate_bias"]
+    return logit
+
+
 def fused_by_loops(config, weights, me, x, m):
     """One position: its features after fusion, and its gate as it is reported."""
     if config.gate == "none":
@@ -127,10 +147,7 @@ def fused_by_loops(config, weights, me, x, m):
     elif config.gate == "elementwise":
         gate = [sigmoid(a * b) for a, b in zip(x, m, strict=True)]
     else:
-        logit = dot(x, m)
-        if config.normalise_features and config.messages != "refined":
-            logit = weights[f"{me}.gate_scale"] * logit / D + weights[f"{me}.gate_bias"]
-        gate = [sigmoid(logit)] * D
+        gate = [sigmoid(gate_logit_by_loops(config, weights, me, x, m))] * D
     if config.fusion == "add":
         combined = [g * (a + b) for g, a, b in zip(gate, x, m, strict=True)]
     elif config.fusion == "product":
@@ -145,27 +162,43 @@ def fused_by_loops(config, weights, me, x, m):
 
 
 def aggregated_by_loops(config, weights, me, positions):
+    """One vector, and what each position weighs in it."""
     if config.aggregation == "mean":
-        return [sum(x[d] for x in positions) / len(positions) for d in range(D)]
+        shares = [1 / len(positions)] * len(positions)
+        return weighted(shares, positions), shares
     if config.aggregation == "attention":
         query = weights[f"{me}.aggregation"]
-        return weighted(softmax([dot(query, x) / math.sqrt(D) for x in positions]), positions)
+        shares = softmax([dot(query, x) / math.sqrt(D) for x in positions])
+        return weighted(shares, positions), shares
     logits = [mlp(weights, f"{me}.aggregation", x) for x in positions]  # 4 heads a position
-    heads = [weighted(softmax([row[h] for row in logits]), positions) for h in range(4)]
-    return unit([sum(head[d] for head in heads) / 4 for d in range(D)])
+    shares = [softmax([row[h] for row in logits]) for h in range(4)]
+    heads = [weighted(row, positions) for row in shares]
+    vector = unit([sum(head[d] for head in heads) / 4 for d in range(D)])
+    return vector, [sum(column) / 4 for column in zip(*shares, strict=True)]
+
+
+def agreement_by_loops(config, weights, me, own, messages, shares):
+    """How far the positions agree with their messages, as the score counts it."""
+    if config.score != "mlp_agreement":
+        return 0.0
+    pairs = zip(shares, own, messages, strict=True)
+    total = sum(s * gate_logit_by_loops(config, weights, me, x, m) for s, x, m in pairs)
+    return weights[f"{me}.agreement_scale"] * total
 
 
 def side_by_loops(config, weights, me, you, own, other):
-    """The aggregate of one side, its attention and its gates."""
+    """The aggregate of one side, its attention, its gates and its agreement."""
     if config.messages == "none":
-        return aggregated_by_loops(config, weights, me, own), None, None
+        return aggregated_by_loops(config, weights, me, own)[0], None, None, 0.0
     messages, attention = messages_by_loops(config, weights, me, you, own, other)
     if config.fusion == "none":
-        return aggregated_by_loops(config, weights, me, messages), attention, None
+        return aggregated_by_loops(config, weights, me, messages)[0], attention, None, 0.0
     pairs = zip(own, messages, strict=True)
     fused = [fused_by_loops(config, weights, me, x, m) for x, m in pairs]
     gates = None if config.gate == "none" else [gate for _, gate in fused]
-    return aggregated_by_loops(config, weights, me, [f for f, _ in fused]), attention, gates
+    aggregate, shares = aggregated_by_loops(config, weights, me, [f for f, _ in fused])
+    agreement = agreement_by_loops(config, weights, me, own, messages, shares)
+    return aggregate, attention, gates, agreement
 
 
 def scored_by_loops(camp: Camp, v: torch.Tensor, t: torch.Tensor) -> tuple:
@@ -174,14 +207,17 @@ def scored_by_loops(camp: Camp, v: torch.Tensor, t: torch.Tensor) -> tuple:
     state = camp.state_dict().items()
     weights = {name: value.tolist() for name, value in state if name.startswith(names)}
     config, v, t = camp.config, v.tolist(), t.tolist()
-    v_star, region_attention, region_gates = side_by_loops(
+    v_star, region_attention, region_gates, of_regions = side_by_loops(
         config, weights, "photo", "caption", v, t
     )
-    t_star, word_attention, word_gates = side_by_loops(config, weights, "caption", "photo", t, v)
+    t_star, word_attention, word_gates, of_words = side_by_loops(
+        config, weights, "caption", "photo", t, v
+    )
     if config.score == "cosine":
         logit = dot(unit(v_star), unit(t_star))
     elif config.score == "mlp_concat":
         logit = mlp(weights, "score", v_star + t_star)[0]
     else:
         logit = mlp(weights, "score", [a + b for a, b in zip(v_star, t_star, strict=True)])[0]
+        logit += of_regions + of_words
     return logit, word_attention, region_attention, word_gates, region_gates

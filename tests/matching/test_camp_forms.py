@@ -163,6 +163,12 @@ def test_an_unknown_setting_is_named(name):
         Camp(CampConfig(dimension=D, key_dimension=4, **{name: "sum"}))
 
 
+@pytest.mark.parametrize("without", [{"gate": "none"}, {"fusion": "none"}, {"messages": "none"}])
+def test_the_agreement_needs_scalar_gates(without):
+    with pytest.raises(ValueError, match="needs messages, fusion and gate 'scalar', found"):
+        Camp(CampConfig(dimension=D, key_dimension=4, score="mlp_agreement", **without))
+
+
 def test_the_inverse_temperature_belongs_to_the_cosine():
     for settings in ALL.values():
         camp = made(settings)

@@ -1,5 +1,7 @@
 """Evaluation of two stages against a plain loop over all pairs."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -265,6 +267,12 @@ def test_ties_go_to_the_smallest_weight():
     reranked = Reranked.of(small(), score, 1)  # one item: every weight ranks alike
     assert reranked.choose_ranking().stage1_weight == 0.0
     assert reranked.choose_ranking((8.0, 2.0, 4.0)).stage1_weight == 2.0
+
+
+def test_of_weights_that_are_level_the_smallest_is_taken(monkeypatch):
+    rsums = {0.0: 100.0, 1.0: 105.1, 2.0: 105.3, 4.0: 106.2}
+    monkeypatch.setattr(Reranked, "retrieval", lambda _, w: SimpleNamespace(rsum=rsums[w]))
+    assert Reranked.of(small(), score, 4).choose_ranking(list(rsums)).stage1_weight == 2.0
 
 
 def test_what_does_not_fit_together_is_refused():

@@ -56,3 +56,14 @@ def test_fusion_alone_is_trained():
     trained = {name for name, p in model.named_parameters() if p.requires_grad}
     assert {"photo.fusion.weight", "caption.fusion.weight", "score.0.weight"} <= trained
     assert not any(n.startswith(("regions", "words", "text")) or ".key." in n for n in trained)
+
+
+def test_agreement_counts_where_it_joins_a_trained_model():
+    before = Camp(CampConfig(**SMALL, key_dimension=8))
+    new = Camp(CampConfig(**SMALL, key_dimension=8, score="mlp_agreement"))
+    sides = (new.photo, new.caption)
+    assert [passing.agreement_scale.item() for passing in sides] == [0, 0]
+    missing = start_from_checkpoint(new, before)
+    assert missing == ["photo.agreement_scale", "caption.agreement_scale"]
+    assert [passing.agreement_scale.item() for passing in sides] == [1, 1]
+    assert torch.equal(new.photo.key.weight, before.photo.key.weight)
