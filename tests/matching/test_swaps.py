@@ -2,6 +2,7 @@
 
 import gzip
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from matching.attributes import attribute_pairs, attribute_test, main, score_pairs, set_sha256
 from matching.captions import CaptionedPhoto
 from matching.photos import FolderPhotos
+from matching.popularity import Popularity
 from matching.swaps import swap
 
 
@@ -80,6 +82,7 @@ class RedScores:
 
     has_gates = False
     embedding_width = 1
+    popularity = Popularity.none()
 
     class captions:  # noqa: N801
         @staticmethod
@@ -147,6 +150,17 @@ def test_counting(without_photos, tmp_path):
     assert document["all"]["stage1"] == pytest.approx(33.3)
     assert document["all"]["final"] == 0
     assert document["all"]["scorer_other_photo"] == document["all"]["scorer"]  # blind to photos
+
+
+def test_the_final_score_is_less_the_popularity_of_the_caption(without_photos, tmp_path):
+    pairs = attribute_pairs(PHOTOS, 9)
+    engine = RedScores()
+    plain = score_pairs(engine, pairs, FolderPhotos(tmp_path))
+    engine.popularity = SimpleNamespace(of_captions=lambda embeddings: 3 * embeddings[:, 0])
+    numbers = score_pairs(engine, pairs, FolderPhotos(tmp_path))
+    np.testing.assert_array_equal(numbers.stage1, plain.stage1)
+    np.testing.assert_array_equal(numbers.final, plain.final - 3 * plain.stage1)
+    assert numbers.stage1.any()
 
 
 def test_command_names_what_is_missing(tmp_path, capsys):
