@@ -12,7 +12,7 @@ from app.handlers import MOST_RESULTS, Handlers
 from app.views import credit_of
 
 EXAMPLES = [
-    "a black dog in the forest",
+    "an old castle on a hill",
     "a sunset over the sea",
     "snow covered mountains",
     "a tiger in the snow",
