@@ -24,6 +24,7 @@ POPULARITY_FILE = "popularity.npz"  # beside the weights of a stage 1, and in an
 SHARPNESS = 30.0  # s
 SHARE = 0.7
 _REMEDY = "make it again with python -m matching.popularity_bank, or copy it again"
+_FEW_ROWS = 4
 _ROWS_A_CHUNK = 1024  # 16 MB of cosines with a bank of 4,000 at a time
 
 
@@ -94,7 +95,16 @@ def _soft_maximum(embeddings: np.ndarray, bank: np.ndarray) -> np.ndarray:
     found = np.empty(len(embeddings), np.float32)
     for start in range(0, len(embeddings), _ROWS_A_CHUNK):
         rows = slice(start, start + _ROWS_A_CHUNK)
-        logits = SHARPNESS * (np.asarray(embeddings[rows], np.float32) @ bank.T)
+        logits = SHARPNESS * _cosines(np.asarray(embeddings[rows], np.float32), bank)
         largest = logits.max(1)
         found[rows] = largest + np.log(np.exp(logits - largest[:, None]).mean(1))
     return SHARE * found / SHARPNESS
+
+
+def _cosines(embeddings: np.ndarray, bank: np.ndarray) -> np.ndarray:
+    """(n, E), (K, E) -> (n, K)."""
+    if len(embeddings) > _FEW_ROWS:
+        return embeddings @ bank.T
+    # For one query a matrix product would wake BLAS's threads, which then spin and take the cores
+    # from ONNX Runtime: a search would take twice as long.
+    return np.einsum("ne,ke->nk", embeddings, bank)

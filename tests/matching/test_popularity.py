@@ -33,8 +33,9 @@ def by_loops(embedding: np.ndarray, bank: np.ndarray) -> float:
     return SHARE * math.log(mean) / SHARPNESS
 
 
-def test_popularity_equals_loops(monkeypatch):
-    monkeypatch.setattr("matching.popularity._ROWS_A_CHUNK", 3)
+@pytest.mark.parametrize("chunk", [3, 6])  # few rows at once, and many
+def test_popularity_equals_loops(monkeypatch, chunk):
+    monkeypatch.setattr("matching.popularity._ROWS_A_CHUNK", chunk)
     popularity = Popularity(captions=unit(5, 1), photos=unit(7, 2))
     rows = unit(8, 3)
     for found, bank in (
@@ -86,7 +87,8 @@ def test_the_final_score_takes_popularity_away():
             )
             assert differences[c] == pytest.approx(expected - first, abs=1e-5)
     np.testing.assert_allclose(encoded.stage1, photos @ captions.T)  # the shortlist is as it was
-    assert (encoded.folds(2)[1].less_popularity == encoded.less_popularity[2:, 4:]).all()
+    fold = encoded.folds(2)[1]
+    np.testing.assert_allclose(fold.less_popularity, encoded.less_popularity[2:, 4:], atol=1e-6)
 
 
 def test_banks_beside_the_weights(tmp_path):
