@@ -23,7 +23,7 @@ POPULARITY_FILE = "popularity.npz"  # beside the weights of a stage 1, and in an
 # Chosen on `val` (docs/results.md).
 SHARPNESS = 30.0  # s
 SHARE = 0.7
-_REMEDY = "make it again with python -m matching.popularity_bank, or copy it again"
+_REMEDY = "delete it and make it again with python -m matching.popularity_bank, or copy it again"
 _FEW_ROWS = 4
 _ROWS_A_CHUNK = 1024  # 16 MB of cosines with a bank of 4,000 at a time
 

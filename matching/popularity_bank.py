@@ -2,7 +2,7 @@
 
 Embeddings of training captions and training photos, drawn by a seed from every feature folder
 alike, beside the weights of a stage 1. python -m matching.pair and everything after it then rank
-by similarities without popularity (matching.popularity).
+by similarities less popularity (matching.popularity).
 """
 
 from __future__ import annotations

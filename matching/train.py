@@ -122,7 +122,7 @@ def _started_model(job: Job, embeddings: np.ndarray | None) -> nn.Module:
         start_from_stage1(model, job.stage1.model, embeddings)
     elif job.config.start == "checkpoint":
         missing = start_from_checkpoint(model, job.start_from.model)
-        log.info("%d tensors start at random: %s", len(missing), ", ".join(missing))
+        log.info("%d tensors are new: %s", len(missing), ", ".join(missing))
     if job.config.trained == "fusion":
         train_only_fusion(model)
     return model
